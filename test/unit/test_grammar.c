@@ -385,11 +385,44 @@ static void test_limits(void **state) {
     }
 }
 
+/* A grammar with many alternatives that count the same characters fails after a while, instead of taking long for each
+ * token. */
+static void check_ambiguous(const char *dir) {
+    struct tokenizer *t;
+    struct token_trie *trie;
+    struct grammar *g;
+    struct matcher *m;
+    struct buf b = {0};
+    struct error e = {0};
+    int rc = 0, n = 0;
+    for (int i = 0; i < 4000; i++) buf_fmt(&b, "%s \"x\"{1,%d}", i ? " |" : "root ::=", 70000 + i);
+    if (tokenizer_open(&t, dir, &e) || token_trie_open(&trie, t, &e)) fail_msg("%s", e.text);
+    assert_int_equal(source_compile(&(struct grammar_source){.kind = SOURCE_GBNF, .text = b.data, .n = b.len}, &g, &e),
+                     0);
+    assert_int_equal(matcher_open(&m, g, trie, &e), 0);
+    const uint64_t *bits;
+    while (n < 5000 && !(rc = matcher_mask(m, UINT32_MAX, &bits, &e)) && !(rc = matcher_accept(m, 'x', &e))) n++;
+    assert_int_equal(rc, ERR_RUNTIME);
+    if (!strstr(e.text, "takes too long to find")) fail_msg("token %d: %s", n, e.text);
+    assert_true(n > 100); /* a token may take some */
+    matcher_close(&m);
+    grammar_free(&g);
+    buf_free(&b);
+    token_trie_close(&trie);
+    tokenizer_close(&t);
+}
+
+static void test_ambiguous(void **state) {
+    static const char pieces[][MAX_PIECE + 1] = {"xxxxxxx"};
+    with_vocabulary(pieces, 1, check_ambiguous);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_masks),        cmocka_unit_test(test_limits_of_tokens),
                                        cmocka_unit_test(test_least_tokens), cmocka_unit_test(test_large_vocabularies),
                                        cmocka_unit_test(test_named_tokens), cmocka_unit_test(test_forced),
-                                       cmocka_unit_test(test_nesting),      cmocka_unit_test(test_limits)};
+                                       cmocka_unit_test(test_nesting),      cmocka_unit_test(test_limits),
+                                       cmocka_unit_test(test_ambiguous)};
     file_embed(ember_files);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

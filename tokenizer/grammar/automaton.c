@@ -11,6 +11,7 @@ enum {
     MAX_NODES = 1 << 21,
     MAX_STATES = 1 << 18,
     MAX_STACKS = 1 << 14, /* of a state */
+    MAX_LEFT = 2000000,   /* stacks that an automaton may save up */
     MAX_DEPTH = 1 << 14,
     UNKNOWN = UINT32_MAX
 };
@@ -47,6 +48,7 @@ struct automaton {
         bytes;
     struct table node_table, state_table;
     bool complete; /* while a closure is computed: the bottom was reached */
+    uint64_t left; /* stacks that may still be computed (automaton_allow()) */
     int failed;
 };
 
@@ -90,11 +92,12 @@ static uint32_t make_node(struct automaton *a, uint32_t pos, uint32_t lo, uint32
                      .nest = nest,
                      .depth = (uint16_t)(below->depth + 1)};
     if (below->depth >= MAX_DEPTH) return BOTTOM;
-    if (a->n_nodes >= MAX_NODES) a->failed = ERR_RUNTIME;
+    if (a->n_nodes >= MAX_NODES || !a->left) a->failed = ERR_RUNTIME;
     else if (table_grow(&a->node_table, node_hash, a) ||
              mem_grow(&a->nodes, &a->cap_nodes, a->n_nodes + 1, sizeof *a->nodes))
         a->failed = ERR_MEMORY;
     if (a->failed) return BOTTOM;
+    a->left--;
     uint64_t missing = x->kind == ELEM_END ? 0 : x->rest;
     /* repetitions that are done */
     if (x->kind == ELEM_REPEAT) missing -= (uint64_t)a->g->rules[x->arg].min * (x->lo - (lo < x->lo ? lo : x->lo));
@@ -237,6 +240,7 @@ static struct automaton *new_automaton(const struct grammar_rules *g) {
     struct automaton *a = mem_calloc(1, sizeof *a);
     if (!a) return NULL;
     a->g = g;
+    a->left = UINT64_MAX;
     if (table_grow(&a->node_table, node_hash, a) || table_grow(&a->state_table, state_hash, a) ||
         mem_grow(&a->nodes, &a->cap_nodes, 1024, sizeof *a->nodes) ||
         mem_grow(&a->states, &a->cap_states, 256, sizeof *a->states) ||
@@ -380,13 +384,23 @@ bool automaton_shortest(const struct automaton *a, state_id s, uint8_t *byte) {
     return false;
 }
 
+void automaton_allow(struct automaton *a, uint64_t n) {
+    a->left = a->left == UINT64_MAX ? n : a->left + n < MAX_LEFT ? a->left + n : MAX_LEFT;
+}
+
 int automaton_failure(const struct automaton *a, struct error *e) {
     if (!a->failed) return 0;
     if (a->failed == ERR_MEMORY) return error_set(e, ERR_MEMORY, "no memory for the automaton of the grammar");
+    if (!a->left)
+        return error_set(e, ERR_RUNTIME,
+                         "the grammar is too ambiguous: the next token takes too long to find; use fewer alternatives "
+                         "that begin alike");
     return error_set(e, ERR_RUNTIME, "the grammar is too ambiguous: more than %d stacks at one place", MAX_STACKS);
 }
 
-bool automaton_is_crowded(const struct automaton *a) { return a->n_states > MAX_STATES / 2; }
+bool automaton_is_crowded(const struct automaton *a) {
+    return a->n_states > MAX_STATES / 2 || a->n_nodes > MAX_NODES / 2;
+}
 size_t automaton_bytes(const struct automaton *a) {
     return a->bytes + a->n_nodes * sizeof *a->nodes + a->n_states * sizeof *a->states +
            a->n_members * sizeof *a->members;
@@ -463,6 +477,7 @@ state_id automaton_compact(struct automaton *a, state_id s) {
     const struct state was = a->states[s];
     struct automaton *fresh = new_automaton(a->g), swap;
     if (!fresh) return a->failed = ERR_MEMORY, STATE_DEAD;
+    fresh->left = a->left;
     for (uint32_t k = 0; k < was.n && !fresh->failed; k++) {
         const uint32_t top = copy_stack(fresh, a, a->members[was.first + k]);
         if (top) reach(fresh, top);

@@ -33,10 +33,13 @@ bool automaton_tagged_text(const struct automaton *a, state_id s);
 uint32_t automaton_text_room(const struct automaton *a, state_id s, bool *is_limit);
 /* the only byte that may follow; false: several, or the text may end */
 bool automaton_forced(const struct automaton *a, state_id s, uint8_t *byte);
+/* Limits the stacks that may be computed: n more than now, with a maximum. Without a call there is no limit. Past the
+ * limit the automaton fails. */
+void automaton_allow(struct automaton *a, uint64_t n);
 /* Whether memory or a limit was exceeded; transitions since then may be missing. *e says which. */
 int automaton_failure(const struct automaton *a, struct error *e);
 size_t automaton_bytes(const struct automaton *a);    /* memory in use */
-bool automaton_is_crowded(const struct automaton *a); /* half of the states that it may have are in use */
+bool automaton_is_crowded(const struct automaton *a); /* half of the states or stacks that it may have are in use */
 /* Drops all states but s, and returns its new number. */
 state_id automaton_compact(struct automaton *a, state_id s);
 

@@ -37,7 +37,7 @@ static uint32_t rule_of(struct grammar *g, struct queue *q, expr_id x) {
 
 static void add_elem(struct grammar *g, struct elem x) {
     if (g->failed) return;
-    if (g->n_elems >= GRAMMAR_MAX_ELEMS) g->failed = ERR_USAGE;
+    if (g->n_elems >= GRAMMAR_MAX_ELEMS || effort_spend(g->effort, 4)) g->failed = ERR_USAGE;
     else if (mem_grow(&g->elems, &g->cap_elems, g->n_elems + 1, sizeof *g->elems)) g->failed = ERR_MEMORY;
     else g->elems[g->n_elems++] = x;
 }
@@ -134,13 +134,14 @@ static bool elem_nullable(const struct grammar *g, const struct elem *x) {
 static bool update_rule(struct grammar *g, struct rule *r) {
     uint32_t min = NO_TEXT;
     int nest = NO_NEST;
+    uint64_t n = r->n_alts + 1; /* symbols */
     bool can_nest = r->nests, nullable = false;
     for (uint32_t a = 0; a < r->n_alts; a++) {
         const struct elem *x = &g->elems[g->alts[r->first_alt + a]];
         uint32_t bytes = 0;
         int levels = 0;
         bool empty = true;
-        for (; x->kind != ELEM_END; x++) {
+        for (; x->kind != ELEM_END; x++, n++) {
             bytes = add_bytes(bytes, elem_min(g, x));
             if (elem_nest(g, x) > levels) levels = elem_nest(g, x);
             empty = empty && elem_nullable(g, x);
@@ -153,13 +154,14 @@ static bool update_rule(struct grammar *g, struct rule *r) {
     nest = nest + r->nests > NO_NEST ? NO_NEST : nest + r->nests;
     const bool changed = min != r->min || nest != r->min_nest || can_nest != r->can_nest || nullable != r->nullable;
     r->min = min, r->min_nest = (uint8_t)nest, r->can_nest = can_nest, r->nullable = nullable;
-    return changed;
+    if (effort_spend(g->effort, n)) g->failed = ERR_USAGE;
+    return changed && !g->failed;
 }
 
 static void compute_rules(struct grammar *g) {
     bool changed = true;
     for (size_t i = 0; i < g->n_rules; i++) g->rules[i].min = NO_TEXT, g->rules[i].min_nest = NO_NEST;
-    while (changed) {
+    while (changed && !g->failed) {
         changed = false;
         for (size_t i = g->n_rules; i-- > 0;) changed |= update_rule(g, &g->rules[i]);
         for (size_t i = 0; i < g->n_rules; i++) changed |= update_rule(g, &g->rules[i]);
@@ -245,9 +247,11 @@ static int refuse_left_recursion(struct grammar *g, struct error *e) {
 }
 
 /* Divides the bytes into classes by the sets that they are in. */
-static void classify_bytes(const struct grammar *g, struct grammar_rules *out) {
+static void classify_bytes(struct grammar *g, struct grammar_rules *out) {
     out->n_classes = 1;
     for (size_t i = 0; i < g->n_sets; i++) {
+        if (effort_spend(g->effort, 256)) g->failed = ERR_USAGE;
+        if (g->failed) return;
         /* the class of a class's bytes that are in the set, and one of its bytes that is not */
         int fresh[256], n = out->n_classes;
         bool outside[256] = {false};
@@ -272,6 +276,7 @@ int grammar_finish(struct grammar *g, expr_id root, struct error *e) {
     mem_free(q.v);
     if (g->failed || !root) return set_limit_error(g->failed, e);
     compute_rules(g);
+    if (g->failed) return set_limit_error(g->failed, e);
     if (g->rules[0].min == NO_TEXT || g->rules[0].min_nest > GRAMMAR_MAX_NEST)
         return error_set(e, ERR_USAGE, "no text matches it, or every text nests deeper than %d levels",
                          GRAMMAR_MAX_NEST);
@@ -279,6 +284,7 @@ int grammar_finish(struct grammar *g, expr_id root, struct error *e) {
     if (!rc) rc = refuse_left_recursion(g, e);
     g->compiled = (struct grammar_rules){
         .elems = g->elems, .sets = g->sets, .rules = g->rules, .alts = g->alts, .n_elems = g->n_elems};
-    classify_bytes(g, &g->compiled);
-    return rc;
+    if (!rc) classify_bytes(g, &g->compiled);
+    g->effort = NULL;
+    return !rc && g->failed ? set_limit_error(g->failed, e) : rc;
 }

@@ -1,5 +1,6 @@
 #include "tokenizer/grammar/grammar.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -8,12 +9,13 @@
 
 /* Owns the expressions of a grammar. compile.c turns them into rules. */
 
-int grammar_new(struct grammar **out, struct error *e) {
+int grammar_new(struct grammar **out, struct effort *effort, struct error *e) {
     struct grammar *g = *out = mem_calloc(1, sizeof *g);
     if (!g || mem_grow(&g->exprs, &g->cap_exprs, 256, sizeof *g->exprs)) {
         grammar_free(out);
         return error_set(e, ERR_MEMORY, "no memory for a grammar");
     }
+    g->effort = effort;
     g->exprs[EXPR_FAILED] = g->exprs[EXPR_EMPTY] = g->exprs[EXPR_NEVER] = (struct expr){0};
     g->n_exprs = EXPR_NEVER + 1;
     return 0;
@@ -34,7 +36,7 @@ void grammar_free(struct grammar **at) {
 
 static expr_id add_expr(struct grammar *g, struct expr x) {
     if (g->failed) return EXPR_FAILED;
-    if (g->n_exprs >= GRAMMAR_MAX_EXPRS) g->failed = ERR_USAGE;
+    if (g->n_exprs >= GRAMMAR_MAX_EXPRS || effort_spend(g->effort, 4)) g->failed = ERR_USAGE;
     else if (mem_grow(&g->exprs, &g->cap_exprs, g->n_exprs + 1, sizeof *g->exprs)) g->failed = ERR_MEMORY;
     if (g->failed) return EXPR_FAILED;
     g->exprs[g->n_exprs] = x;
@@ -51,7 +53,40 @@ expr_id grammar_literal(struct grammar *g, const void *s, size_t n) {
     return add_expr(g, (struct expr){.kind = EXPR_LITERAL, .a = (uint32_t)(g->n_bytes - n), .b = (uint32_t)n});
 }
 
+static int compare_texts(const void *x, const void *y) {
+    const struct grammar_text *a = x, *b = y;
+    const int order = memcmp(a->s, b->s, a->n < b->n ? a->n : b->n);
+    return order ? order : (a->n > b->n) - (a->n < b->n);
+}
+void grammar_sort_texts(struct grammar_text *v, size_t n) {
+    if (n > 1) qsort(v, n, sizeof *v, compare_texts);
+}
+
+/* Returns what follows the first `at` bytes of sorted texts, which are equal in these. */
+static expr_id ends_of_texts(struct grammar *g, const struct grammar_text *v, size_t n, size_t at) {
+    expr_id x = EXPR_NEVER;
+    size_t i = 0;
+    while (i < n && v[i].n == at) i++;
+    const bool ends = i > 0;
+    while (i < n && !g->failed) {
+        const size_t from = i;
+        while (i < n && v[i].s[at] == v[from].s[at]) i++;
+        const struct grammar_text *a = &v[from], *b = &v[i - 1];
+        size_t common = at + 1;
+        while (common < a->n && common < b->n && a->s[common] == b->s[common]) common++;
+        if (effort_spend(g->effort, i - from + common - at)) g->failed = ERR_USAGE;
+        const expr_id head = grammar_literal(g, a->s + at, common - at);
+        x = grammar_alt(g, x, grammar_seq(g, head, ends_of_texts(g, a, i - from, common)));
+    }
+    return ends ? grammar_alt(g, EXPR_EMPTY, x) : x;
+}
+expr_id grammar_literals(struct grammar *g, struct grammar_text *v, size_t n) {
+    grammar_sort_texts(v, n);
+    return ends_of_texts(g, v, n, 0);
+}
+
 uint32_t grammar_add_set(struct grammar *g, const struct byte_set *s) {
+    if (g->effort && effort_spend(g->effort, g->n_sets < 512 ? g->n_sets / 2 : 256)) g->failed = ERR_USAGE;
     for (size_t i = g->n_sets; i-- > 0 && g->n_sets - i < 512;)
         if (!memcmp(&g->sets[i], s, sizeof *s)) return (uint32_t)i;
     if (mem_grow(&g->sets, &g->cap_sets, g->n_sets + 1, sizeof *g->sets)) {

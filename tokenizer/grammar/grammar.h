@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
+#include "tokenizer/grammar/effort.h"
 
 struct grammar;
 
@@ -23,10 +24,19 @@ typedef uint32_t expr_id;
 enum { EXPR_FAILED, EXPR_EMPTY, EXPR_NEVER };
 enum { GRAMMAR_UNBOUNDED = UINT32_MAX >> 1, GRAMMAR_MAX_NEST = 64 /* levels of objects and arrays in a document */ };
 
-int grammar_new(struct grammar **g, struct error *e);
+/* effort: spent while the grammar is built and finished. */
+int grammar_new(struct grammar **g, struct effort *effort, struct error *e);
 void grammar_free(struct grammar **g);
 
 expr_id grammar_literal(struct grammar *g, const void *s, size_t n);
+/* Any of n texts, which are not empty; sorts them. Texts share their beginnings, so that many of them cost few stacks.
+ */
+struct grammar_text {
+    const char *s;
+    size_t n;
+};
+void grammar_sort_texts(struct grammar_text *v, size_t n); /* by their bytes */
+expr_id grammar_literals(struct grammar *g, struct grammar_text *v, size_t n);
 expr_id grammar_class(struct grammar *g, const struct byte_set *s);
 expr_id grammar_seq(struct grammar *g, expr_id a, expr_id b);
 expr_id grammar_alt(struct grammar *g, expr_id a, expr_id b);

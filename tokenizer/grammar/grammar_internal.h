@@ -25,7 +25,8 @@ struct grammar {
     size_t n_bytes, cap_bytes;
     struct byte_set *sets;
     size_t n_sets, cap_sets;
-    int failed; /* the first error code */
+    struct effort *effort; /* NULL once the grammar is finished */
+    int failed;            /* the first error code */
     struct elem *elems;
     struct rule *rules;
     uint32_t *alts;

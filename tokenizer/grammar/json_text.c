@@ -67,10 +67,10 @@ static expr_id tagged_char_range(struct grammar *g, uint32_t from, uint32_t to, 
 expr_id json_lang(struct schema *s, const struct lang *l) {
     struct lang both;
     struct error e = {0};
-    if (!s->tags) return lang_expr(s->g, s->arena, l, char_range);
-    return lang_product(s->arena, l, &lang_less, false, &both, &e)
+    if (!s->tags) return lang_expr(s->g, s->effort, l, char_range);
+    return lang_product(s->effort, l, &lang_less, false, &both, &e)
                ? EXPR_FAILED
-               : lang_expr(s->g, s->arena, &both, tagged_char_range);
+               : lang_expr(s->g, s->effort, &both, tagged_char_range);
 }
 
 /* A character, itself or escaped. Surrogates only as pairs, which are one character. */

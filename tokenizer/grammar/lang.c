@@ -6,7 +6,14 @@
 #include "base/hash.h"
 #include "base/utf8.h"
 
-enum { MAX_NFA = 40000, MAX_STATES = 20000, MAX_EDGES = 400000, LAST = 0x10FFFF, NONE = UINT32_MAX };
+enum {
+    MAX_NFA = 40000,
+    MAX_STATES = 20000,
+    MAX_EDGES = 400000,
+    MAX_MEMBERS = 1 << 24,
+    LAST = 0x10FFFF,
+    NONE = UINT32_MAX
+};
 
 static int too_large(struct error *e) {
     return error_set(e, ERR_USAGE, "too complex: more than %d states", MAX_STATES);
@@ -16,13 +23,14 @@ static int no_memory(struct error *e) { return error_set(e, ERR_MEMORY, "no memo
 /* --- results ---------------------------------------------------------------------------------- */
 
 struct maker { /* a language under construction; heap until finish() */
+    struct effort *effort;
     struct lang_state *states;
     struct lang_edge *edges;
     size_t n_states, n_edges, cap_states, cap_edges;
 };
 
 static int add_edge(struct maker *m, uint32_t from, uint32_t to, uint32_t target) {
-    if (m->n_edges >= MAX_EDGES) return ERR_USAGE;
+    if (m->n_edges >= MAX_EDGES || effort_spend(m->effort, 4)) return ERR_USAGE;
     if (mem_grow(&m->edges, &m->cap_edges, m->n_edges + 1, sizeof *m->edges)) return ERR_MEMORY;
     struct lang_edge *last = m->n_edges > m->states[m->n_states - 1].first ? &m->edges[m->n_edges - 1] : NULL;
     if (last && last->to + 1 == from && last->target == target) last->to = to;
@@ -30,18 +38,18 @@ static int add_edge(struct maker *m, uint32_t from, uint32_t to, uint32_t target
     return 0;
 }
 static int begin_state(struct maker *m, bool accepts) {
-    if (m->n_states >= MAX_STATES) return ERR_USAGE;
+    if (m->n_states >= MAX_STATES || effort_spend(m->effort, 4)) return ERR_USAGE;
     if (mem_grow(&m->states, &m->cap_states, m->n_states + 1, sizeof *m->states)) return ERR_MEMORY;
     m->states[m->n_states++] = (struct lang_state){.first = (uint32_t)m->n_edges, .accepts = accepts};
     return 0;
 }
-static int finish(struct maker *m, int rc, struct arena *a, struct lang *out, struct error *e) {
+static int finish(struct maker *m, int rc, struct effort *effort, struct lang *out, struct error *e) {
     *out = (struct lang){0};
     for (size_t i = 0; i < m->n_states; i++)
         m->states[i].n = (uint32_t)((i + 1 < m->n_states ? m->states[i + 1].first : m->n_edges) - m->states[i].first);
     if (!rc) {
-        out->states = arena_alloc(a, (m->n_states + 1) * sizeof *out->states);
-        out->edges = arena_alloc(a, (m->n_edges + 1) * sizeof *out->edges);
+        out->states = arena_alloc(&effort->arena, (m->n_states + 1) * sizeof *out->states);
+        out->edges = arena_alloc(&effort->arena, (m->n_edges + 1) * sizeof *out->edges);
         if (!out->states || !out->edges) rc = ERR_MEMORY;
         else {
             if (m->n_states) memcpy(out->states, m->states, m->n_states * sizeof *out->states);
@@ -54,34 +62,64 @@ static int finish(struct maker *m, int rc, struct arena *a, struct lang *out, st
     return !rc ? 0 : rc == ERR_MEMORY ? no_memory(e) : too_large(e);
 }
 
-int lang_string(struct arena *a, const char *s, size_t n, struct lang *out, struct error *e) {
-    struct maker m = {0};
-    int rc = begin_state(&m, !n);
-    for (const char *end = s + n; s < end && !rc;) {
-        const uint32_t c = utf8_next(&s);
-        rc = add_edge(&m, c, c, (uint32_t)m.n_states);
-        if (!rc) rc = begin_state(&m, s == end);
+struct text_group {      /* texts that share the characters up to a state */
+    size_t from, to, at; /* v[from..to), which are equal in their first `at` bytes */
+};
+
+/* Adds the state of a group and queues those of its next characters. */
+static int add_group(struct maker *m, const struct grammar_text *v, struct text_group g, struct text_group **queue,
+                     size_t *n, size_t *cap) {
+    while (g.from < g.to && v[g.from].n == g.at) g.from++; /* they end here; shorter texts come first */
+    for (size_t i = g.from; i < g.to;) {
+        const char *next = v[i].s + g.at;
+        const uint32_t c = utf8_next(&next);
+        const size_t size = (size_t)(next - v[i].s) - g.at, from = i;
+        while (i < g.to && v[i].n >= g.at + size && !memcmp(v[i].s + g.at, v[from].s + g.at, size)) i++;
+        if (effort_spend(m->effort, i - from)) return ERR_USAGE;
+        if (mem_grow(queue, cap, *n + 1, sizeof **queue)) return ERR_MEMORY;
+        (*queue)[*n] = (struct text_group){from, i, g.at + size};
+        TRY(add_edge(m, c, c, (uint32_t)(*n)++));
     }
-    return finish(&m, rc, a, out, e);
+    return 0;
 }
 
-int lang_length(struct arena *a, uint32_t lo, uint32_t hi, struct lang *out, struct error *e) {
+int lang_strings(struct effort *effort, struct grammar_text *v, size_t n, struct lang *out, struct error *e) {
+    struct maker m = {.effort = effort};
+    struct text_group *queue = NULL;
+    size_t cap = 0, n_queued = 1;
+    int rc = mem_grow(&queue, &cap, 1, sizeof *queue);
+    grammar_sort_texts(v, n);
+    if (!rc) queue[0] = (struct text_group){0, n, 0};
+    for (size_t i = 0; i < n_queued && !rc; i++) {
+        const struct text_group g = queue[i];
+        rc = begin_state(&m, g.from < g.to && v[g.from].n == g.at);
+        if (!rc) rc = add_group(&m, v, g, &queue, &n_queued, &cap);
+    }
+    mem_free(queue);
+    return finish(&m, rc, effort, out, e);
+}
+
+int lang_string(struct effort *effort, const char *s, size_t n, struct lang *out, struct error *e) {
+    return lang_strings(effort, &(struct grammar_text){s, n}, 1, out, e);
+}
+
+int lang_length(struct effort *effort, uint32_t lo, uint32_t hi, struct lang *out, struct error *e) {
     const uint32_t last = hi == GRAMMAR_UNBOUNDED ? lo : hi;
-    struct maker m = {0};
+    struct maker m = {.effort = effort};
     int rc = 0;
     for (uint32_t i = 0; i <= last && !rc; i++) {
         rc = begin_state(&m, i >= lo);
         if (!rc && (i < last || hi == GRAMMAR_UNBOUNDED)) rc = add_edge(&m, 0, LAST, i < last ? i + 1 : i);
     }
-    return finish(&m, rc, a, out, e);
+    return finish(&m, rc, effort, out, e);
 }
 
-int lang_printable(struct arena *a, bool ascii, struct lang *out, struct error *e) {
-    struct maker m = {0};
+int lang_printable(struct effort *effort, bool ascii, struct lang *out, struct error *e) {
+    struct maker m = {.effort = effort};
     int rc = begin_state(&m, true);
     if (!rc) rc = add_edge(&m, 0x20, 0x7E, 0);
     if (!rc && !ascii) rc = add_edge(&m, 0xA0, LAST, 0);
-    return finish(&m, rc, a, out, e);
+    return finish(&m, rc, effort, out, e);
 }
 
 #define LESS_EDGES \
@@ -98,6 +136,7 @@ struct nfa_state {
     const struct regex *set;
 };
 struct nfa {
+    struct effort *effort;
     struct nfa_state *v;
     size_t n, cap;
     int failed;
@@ -112,6 +151,7 @@ static uint32_t add_state(struct nfa *f, struct nfa_state s) {
 
 /* Adds r in front of state `next`; returns its first state. */
 static uint32_t build(struct nfa *f, const struct regex *r, uint32_t next) {
+    if (!f->failed && effort_spend(f->effort, 1)) f->failed = ERR_USAGE; /* repeats of nothing add no states */
     if (f->failed) return 0;
     switch ((enum regex_kind)r->kind) {
     case REGEX_EMPTY: return next;
@@ -142,6 +182,7 @@ static uint32_t build(struct nfa *f, const struct regex *r, uint32_t next) {
 /* --- subset construction ---------------------------------------------------------------------- */
 
 struct subsets { /* sets of NFA states; each has NFA_SET, NFA_END and NFA_MATCH states only */
+    struct effort *effort;
     const struct nfa *f;
     uint32_t *members, *first, *n; /* [.] of set i */
     size_t n_members, cap_members, n_sets, cap_first, cap_n;
@@ -149,7 +190,7 @@ struct subsets { /* sets of NFA states; each has NFA_SET, NFA_END and NFA_MATCH 
     size_t table_size;
     uint32_t *work, *mark, stamp; /* [f->n] */
     uint32_t *list;               /* [f->n] the set under construction */
-    size_t n_list;
+    size_t n_list, n_visited;
 };
 
 static int compare_numbers(const void *x, const void *y) {
@@ -163,6 +204,7 @@ static void closure(struct subsets *x, uint32_t from, bool at_start, bool at_end
     size_t n = 0;
     for (x->work[n++] = from; n;) {
         const uint32_t i = x->work[--n];
+        x->n_visited++;
         if (i == NONE || x->mark[i] == x->stamp) continue;
         x->mark[i] = x->stamp;
         const struct nfa_state *s = &x->f->v[i];
@@ -175,15 +217,33 @@ static void closure(struct subsets *x, uint32_t from, bool at_start, bool at_end
     }
 }
 
+static int grow_sets(struct subsets *x) {
+    if (2 * x->n_sets < x->table_size) return 0;
+    const size_t size = x->table_size ? 2 * x->table_size : 256;
+    uint32_t *table = mem_calloc(size, sizeof *table);
+    if (!table) return ERR_MEMORY;
+    for (uint32_t k = 0; k < x->n_sets; k++) {
+        size_t at = hash64(x->members + x->first[k], x->n[k] * sizeof *x->members, 3) & (size - 1);
+        while (table[at]) at = (at + 1) & (size - 1);
+        table[at] = k + 1;
+    }
+    mem_free(x->table);
+    x->table = table, x->table_size = size;
+    return 0;
+}
+
 /* Returns the number of the set in x->list, adding it if it is new; NONE: no memory or too many. */
 static uint32_t intern(struct subsets *x) {
+    if (effort_spend(x->effort, 8 * x->n_list + x->n_visited + 8) || grow_sets(x)) return NONE;
+    x->n_visited = 0;
     qsort(x->list, x->n_list, sizeof *x->list, compare_numbers);
     size_t at = hash64(x->list, x->n_list * sizeof *x->list, 3) & (x->table_size - 1);
     for (; x->table[at]; at = (at + 1) & (x->table_size - 1)) {
         const uint32_t k = x->table[at] - 1;
         if (x->n[k] == x->n_list && !memcmp(x->members + x->first[k], x->list, x->n_list * sizeof *x->list)) return k;
     }
-    if (x->n_sets >= MAX_STATES || mem_grow(&x->first, &x->cap_first, x->n_sets + 1, sizeof *x->first) ||
+    if (x->n_sets >= MAX_STATES || x->n_members + x->n_list > MAX_MEMBERS ||
+        mem_grow(&x->first, &x->cap_first, x->n_sets + 1, sizeof *x->first) ||
         mem_grow(&x->n, &x->cap_n, x->n_sets + 1, sizeof *x->n) ||
         mem_grow(&x->members, &x->cap_members, x->n_members + x->n_list, sizeof *x->members))
         return NONE;
@@ -230,8 +290,10 @@ static int add_subset(struct subsets *x, struct maker *m, uint32_t set, uint32_t
     if (always) return add_edge(m, 0, LAST, set);
     const size_t n = boundaries(x, set, cuts, cap);
     if (n == SIZE_MAX) return ERR_MEMORY;
+    if (effort_spend(x->effort, 8 * n)) return ERR_USAGE;
     for (size_t i = 0; i + 1 < n && !rc; i++) {
         const uint32_t c = (*cuts)[i];
+        if (effort_spend(x->effort, 4ull * x->n[set])) return ERR_USAGE;
         x->stamp++, x->n_list = 0;
         for (uint32_t k = 0; k < x->n[set]; k++) {
             const struct nfa_state *s = &x->f->v[x->members[x->first[set] + k]];
@@ -244,11 +306,11 @@ static int add_subset(struct subsets *x, struct maker *m, uint32_t set, uint32_t
     return rc;
 }
 
-int lang_search(struct arena *a, const struct regex *r, struct lang *out, struct error *e) {
+int lang_search(struct effort *effort, const struct regex *r, struct lang *out, struct error *e) {
     static struct code_range every[] = {{0, LAST}};
     static const struct regex any = {.kind = REGEX_SET, .ranges = every, .n_ranges = 1};
-    struct nfa f = {0};
-    struct maker m = {0};
+    struct nfa f = {.effort = effort};
+    struct maker m = {.effort = effort};
     uint32_t *cuts = NULL;
     size_t cap = 0;
     const uint32_t match = add_state(&f, (struct nfa_state){NFA_MATCH, NONE, NONE, NULL}), first = build(&f, r, match);
@@ -256,12 +318,11 @@ int lang_search(struct arena *a, const struct regex *r, struct lang *out, struct
                    start = add_state(&f, (struct nfa_state){NFA_SPLIT, first, skip, NULL});
     int rc = f.failed;
     if (!rc) f.v[skip].a = start;
-    struct subsets x = {.f = &f, .table_size = 4 * MAX_STATES < 1 << 17 ? 1 << 17 : 1 << 18};
-    x.table = mem_calloc(x.table_size, sizeof *x.table);
+    struct subsets x = {.effort = effort, .f = &f};
     x.work = mem_calloc(2 * f.n + 4, sizeof *x.work);
     x.mark = mem_calloc(f.n + 1, sizeof *x.mark);
     x.list = mem_calloc(f.n + 1, sizeof *x.list);
-    if (!rc && (!x.table || !x.work || !x.mark || !x.list)) rc = ERR_MEMORY;
+    if (!rc && (!x.work || !x.mark || !x.list)) rc = ERR_MEMORY;
     if (!rc) {
         bool dummy = false;
         x.stamp = 1;
@@ -278,7 +339,7 @@ int lang_search(struct arena *a, const struct regex *r, struct lang *out, struct
     mem_free(x.work);
     mem_free(x.mark);
     mem_free(x.list);
-    return finish(&m, rc, a, out, e);
+    return finish(&m, rc, effort, out, e);
 }
 
 /* --- products --------------------------------------------------------------------------------- */
@@ -290,7 +351,23 @@ struct pairs {
     size_t size;
 };
 
+static int grow_pairs(struct pairs *p) {
+    if (2 * p->n < p->size) return 0;
+    const size_t size = p->size ? 2 * p->size : 256;
+    uint32_t *table = mem_calloc(size, sizeof *table);
+    if (!table) return ERR_MEMORY;
+    for (uint32_t k = 0; k < p->n; k++) {
+        size_t at = hash64(&p->v[k], sizeof p->v[k], 5) & (size - 1);
+        while (table[at]) at = (at + 1) & (size - 1);
+        table[at] = k + 1;
+    }
+    mem_free(p->table);
+    p->table = table, p->size = size;
+    return 0;
+}
+
 static uint32_t pair_state(struct pairs *p, uint32_t x, uint32_t y) {
+    if (grow_pairs(p)) return NONE;
     const uint64_t key = (uint64_t)x << 32 | y;
     size_t at = hash64(&key, sizeof key, 5) & (p->size - 1);
     for (; p->table[at]; at = (at + 1) & (p->size - 1))
@@ -325,12 +402,11 @@ static int add_pair_edges(struct maker *m, struct pairs *p, const struct lang *x
     return rc;
 }
 
-int lang_product(struct arena *a, const struct lang *x, const struct lang *y, bool minus, struct lang *out,
+int lang_product(struct effort *effort, const struct lang *x, const struct lang *y, bool minus, struct lang *out,
                  struct error *e) {
-    struct pairs p = {.size = 1 << 17};
-    struct maker m = {0};
-    p.table = mem_calloc(p.size, sizeof *p.table);
-    int rc = p.table && pair_state(&p, 0, 0) != NONE ? 0 : ERR_MEMORY;
+    struct pairs p = {0};
+    struct maker m = {.effort = effort};
+    int rc = pair_state(&p, 0, 0) != NONE ? 0 : ERR_MEMORY;
     for (size_t i = 0; i < p.n && !rc; i++) {
         const uint32_t sx = (uint32_t)(p.v[i] >> 32), sy = (uint32_t)p.v[i];
         const bool in = sy != NONE && y->states[sy].accepts;
@@ -339,12 +415,12 @@ int lang_product(struct arena *a, const struct lang *x, const struct lang *y, bo
     }
     mem_free(p.table);
     mem_free(p.v);
-    return finish(&m, rc, a, out, e);
+    return finish(&m, rc, effort, out, e);
 }
 
-bool lang_is_empty(const struct lang *l, struct arena *a) {
-    uint8_t *seen = arena_calloc(a, l->n_states + 1, 1);
-    uint32_t *stack = arena_alloc(a, (l->n_states + 1) * sizeof *stack), n = 0;
+bool lang_is_empty(const struct lang *l, struct effort *effort) {
+    uint8_t *seen = arena_calloc(&effort->arena, l->n_states + 1, 1);
+    uint32_t *stack = arena_alloc(&effort->arena, (l->n_states + 1) * sizeof *stack), n = 0;
     if (!seen || !stack) return false;
     for (stack[n++] = 0, seen[0] = 1; n;) {
         const struct lang_state *s = &l->states[stack[--n]];
@@ -402,11 +478,11 @@ static bool is_text_state(const struct lang *l, uint32_t i) {
     return s->accepts && has_loop(l, i, false);
 }
 
-expr_id lang_expr(struct grammar *g, struct arena *a, const struct lang *l, lang_chars chars) {
-    expr_id *rules = arena_alloc(a, (l->n_states + 1) * sizeof *rules);
-    struct lang_edge *edges = arena_alloc(a, (l->n_edges + 1) * sizeof *edges);
+expr_id lang_expr(struct grammar *g, struct effort *effort, const struct lang *l, lang_chars chars) {
+    expr_id *rules = arena_alloc(&effort->arena, (l->n_states + 1) * sizeof *rules);
+    struct lang_edge *edges = arena_alloc(&effort->arena, (l->n_edges + 1) * sizeof *edges);
     /* by a character other than '<', or as the start */
-    bool *entered_by_other = arena_calloc(a, l->n_states + 1, sizeof *entered_by_other);
+    bool *entered_by_other = arena_calloc(&effort->arena, l->n_states + 1, sizeof *entered_by_other);
     if (!rules || !edges || !entered_by_other) return EXPR_FAILED;
     entered_by_other[0] = true;
     for (uint32_t k = 0; k < l->n_edges; k++)

@@ -9,6 +9,7 @@ enum { MAX_DEPTH = 128, MAX_COUNT = 100000, MAX_RANGES = 4096, LAST = 0x10FFFF }
 
 struct parser {
     struct arena *arena;
+    struct set *set; /* the one that is parsed; sets do not nest */
     const char *begin, *at, *end;
     struct error *e;
     int depth;
@@ -51,6 +52,11 @@ static size_t normalize(struct code_range *v, size_t n) {
 
 static void add(struct code_range *v, size_t *n, uint32_t from, uint32_t to) {
     if (*n < MAX_RANGES) v[(*n)++] = (struct code_range){from, to};
+}
+static struct set *begin_set(struct parser *p) {
+    if (!p->set) p->set = arena_alloc(p->arena, sizeof *p->set);
+    if (p->set) p->set->n_narrow = p->set->n_wide = 0;
+    return p->set;
 }
 static void add_both(struct set *s, uint32_t from, uint32_t to) {
     add(s->narrow, &s->n_narrow, from, to);
@@ -153,7 +159,7 @@ static int read_escape(struct parser *p, uint32_t *out) {
 }
 
 static int parse_set(struct parser *p, struct regex **out) {
-    struct set *s = arena_calloc(p->arena, 1, sizeof *s);
+    struct set *s = begin_set(p);
     if (!s) return no_memory(p);
     const bool negated = p->at < p->end && *p->at == '^';
     p->at += negated;
@@ -226,7 +232,7 @@ static int parse_atom(struct parser *p, const struct regex **out) {
     }
     if (c == '^' || c == '$') p->at++, x = new_node(p, (struct regex){.kind = c == '^' ? REGEX_START : REGEX_END});
     else {
-        struct set *s = arena_calloc(p->arena, 1, sizeof *s);
+        struct set *s = begin_set(p);
         if (!s) return no_memory(p);
         if (c == '.') p->at++, add_both(s, 0, '\n' - 1), add_both(s, '\n' + 1, LAST);
         else if (c == '\\' && p->at + 1 < p->end && add_escape_set(s, p->at[1])) p->at += 2;

@@ -1,23 +1,27 @@
 #include "tokenizer/grammar/schema_internal.h"
 
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/buf.h"
+#include "base/hash.h"
 #include "tokenizer/grammar/automaton.h"
 
 /* Compiles conjunctions of schemas: references, applicators, enumerations and types. */
 
-enum { MAX_COMPILED = 20000, MAX_SCHEMA_DEPTH = 200 };
+enum { MAX_COMPILED = 100000, MAX_SCHEMA_DEPTH = 200 };
 
-struct schema_memo { /* a conjunction that has a rule */
-    struct schema_memo *next;
-    struct part *parts;
-    int n;
-    uint8_t form;
-    expr_id rule;
+struct schema_memos { /* conjunctions that have rules, by their hashes */
+    struct schema_memo {
+        struct schema_memo *next;
+        struct part *parts;
+        int n;
+        uint8_t form;
+        expr_id rule;
+    } * chains[1 << 14];
 };
 
 int schema_fail(struct schema *s, const char *at, const char *keyword, const char *fmt, ...) {
@@ -104,6 +108,7 @@ int schema_add_part(struct schema *s, struct conj *c, const struct json *j, cons
     if (j->type == JSON_BOOL) return c->never |= !j->boolean, 0;
     for (int i = 0; i < c->n; i++)
         if (c->v[i].schema == j) return restore_alternatives(s, c, j, (bool[MAX_PARTS]){0}), 0;
+    TRY(effort_spend(s->effort, 50 + 200ull * j->n));
     TRY(schema_check_keywords(s, j, at));
     if (c->n == MAX_PARTS) return schema_fail(s, at, NULL, "more than %d schemas apply to one value", MAX_PARTS);
     c->v[c->n++] = (struct part){j, at, 0};
@@ -123,9 +128,31 @@ int schema_add_part(struct schema *s, struct conj *c, const struct json *j, cons
     return 0;
 }
 
-static struct conj *copy_conj(struct schema *s, const struct conj *c) {
-    struct conj *out = arena_alloc(s->arena, sizeof *out);
-    if (out) *out = *c;
+struct conj_pool { /* conjunctions that nobody uses */
+    struct conj c;
+    struct conj_pool *next;
+};
+struct conj *schema_conj_borrow(struct schema *s) {
+    struct conj_pool *p = s->pool ? s->pool : arena_alloc(s->arena, sizeof *p);
+    if (!p) return error_set(s->e, ERR_MEMORY, "no memory for the schema"), NULL;
+    s->pool = p == s->pool ? p->next : s->pool;
+    p->c.n = 0;
+    p->c.never = false;
+    return &p->c;
+}
+void schema_conj_return(struct schema *s, struct conj *c) {
+    struct conj_pool *p = (struct conj_pool *)c;
+    p->next = s->pool;
+    s->pool = p;
+}
+static void copy_conj(struct conj *to, const struct conj *c) {
+    to->n = c->n;
+    to->never = c->never;
+    memcpy(to->v, c->v, (size_t)c->n * sizeof *c->v);
+}
+struct conj *schema_conj_keep(struct schema *s, const struct conj *c) {
+    struct conj *out = arena_alloc(s->arena, offsetof(struct conj, v) + (size_t)c->n * sizeof *c->v);
+    if (out) copy_conj(out, c);
     else error_set(s->e, ERR_MEMORY, "no memory for the schema");
     return out;
 }
@@ -136,49 +163,74 @@ static struct conj *copy_conj(struct schema *s, const struct conj *c) {
 static int forbid_null(struct schema *s, const struct json *list, const char *at, struct conj *c) {
     static const char text[] = "{\"type\": [\"boolean\", \"number\", \"string\", \"array\", \"object\"]}";
     struct json *others = arena_calloc(s->arena, 1, sizeof *others);
+    struct conj *one = schema_conj_borrow(s);
     int n = 0;
-    for (uint32_t b = 0; b < list->n; b++) {
-        struct conj *one = arena_calloc(s->arena, 1, sizeof *one);
-        if (!one || !others) return error_set(s->e, ERR_MEMORY, "no memory for the schema");
+    if (!one || !others) return error_set(s->e, ERR_MEMORY, "no memory for the schema");
+    for (uint32_t b = 0; b < list->n && n < 2; b++) {
+        one->n = 0, one->never = false;
         TRY(schema_add_part(s, one, &list->items[b], schema_at_item(s, at, "oneOf", b)));
         n += !one->never && schema_types(one, true) & TYPE_NULL;
     }
+    schema_conj_return(s, one);
     if (n < 2) return 0;
     TRY(json_parse(s->arena, text, sizeof text - 1, 0, "types", others, s->e));
     return schema_add_part(s, c, others, at);
 }
 
+/* Returns what the branches list if each is an enum or const and nothing else: one enum instead of many branches.
+ * NULL: they are not, or lack memory, or with is_one a value is in two of them. */
+static struct json *joined_values(struct schema *s, const struct json *list, bool is_one) {
+    uint32_t n = 0;
+    for (uint32_t b = 0; b < list->n; b++) {
+        const struct json *branch = &list->items[b], *values = json_get(branch, "enum"),
+                          *one = json_get(branch, "const");
+        if (!values == !one || (values && (values->type != JSON_ARRAY || !values->n))) return NULL;
+        for (uint32_t i = 0; i < branch->n; i++)
+            if (&branch->items[2 * i + 1] != (values ? values : one) && !schema_says_nothing(&branch->items[2 * i]))
+                return NULL;
+        n += values ? values->n : 1;
+    }
+    struct json *all = n ? arena_alloc(s->arena, n * sizeof *all) : NULL, *out = NULL;
+    uint32_t at = 0;
+    for (uint32_t b = 0; all && b < list->n; b++) {
+        const struct json *values = json_get(&list->items[b], "enum");
+        if (values) memcpy(all + at, values->items, values->n * sizeof *all);
+        else all[at] = *json_get(&list->items[b], "const");
+        at += values ? values->n : 1;
+    }
+    if (all) out = schema_node(s, "enum", &(struct json){.type = JSON_ARRAY, .n = n, .items = all});
+    for (uint32_t i = 0; is_one && out && i < n; i++) /* the last of equal values is found */
+        if (schema_find(s, json_get(out, "enum"), &all[i]) != &json_get(out, "enum")->items[i]) return NULL;
+    return out;
+}
+
 static int compile_branches(struct schema *s, const struct conj *c, int i, const char *keyword, uint8_t skip,
                             expr_id *out) {
     const struct json *list = json_get(c->v[i].schema, keyword);
-    struct conj **branch = arena_calloc(s->arena, list->n, sizeof *branch);
-    struct conj *common = copy_conj(s, c);
-    if (!branch || !common) return error_set(s->e, ERR_MEMORY, "no memory for the schema");
-    if (skip == PART_NO_ONE_OF) TRY(forbid_null(s, list, c->v[i].at, common));
+    const bool is_one = skip == PART_NO_ONE_OF;
+    struct json *values = list->n > 1 ? joined_values(s, list, is_one) : NULL;
+    struct conj **branch = is_one ? arena_calloc(s->arena, list->n, sizeof *branch) : NULL;
+    struct conj *common = schema_conj_borrow(s), *one = schema_conj_borrow(s);
+    if ((is_one && !branch) || !common || !one) return error_set(s->e, ERR_MEMORY, "no memory for the schema");
+    copy_conj(common, c);
     *out = EXPR_NEVER;
-    for (uint32_t b = 0; b < list->n; b++) {
+    if (values) {
+        common->v[i].skip |= skip;
+        TRY(schema_add_part(s, common, values, c->v[i].at));
+        TRY(schema_compile(s, common, out));
+    } else if (is_one) TRY(forbid_null(s, list, c->v[i].at, common));
+    for (uint32_t b = 0; !values && b < list->n; b++) {
         expr_id x;
-        if (!(branch[b] = copy_conj(s, common))) return ERR_MEMORY;
-        branch[b]->v[i].skip |= skip;
-        TRY(schema_add_part(s, branch[b], &list->items[b], schema_at_item(s, c->v[i].at, keyword, b)));
-        TRY(schema_compile(s, branch[b], &x));
+        copy_conj(one, common);
+        one->v[i].skip |= skip;
+        TRY(schema_add_part(s, one, &list->items[b], schema_at_item(s, c->v[i].at, keyword, b)));
+        TRY(schema_compile(s, one, &x));
         *out = grammar_alt(s->g, *out, x);
+        if (is_one && !(branch[b] = schema_conj_keep(s, one))) return ERR_MEMORY;
     }
-    for (uint32_t b = 0; skip == PART_NO_ONE_OF && b < list->n; b++) {
-        for (uint32_t o = 0; o < list->n; o++) { /* a value of one branch must not be valid by another one */
-            struct conj other = {0};
-            bool excluded = branch[b]->never;
-            if (o == b) continue;
-            TRY(schema_add_part(s, &other, &list->items[o], schema_at_item(s, c->v[i].at, keyword, o)));
-            if (!excluded) TRY(schema_excludes(s, branch[b], &other, &excluded));
-            if (!excluded)
-                return schema_fail(
-                    s, c->v[i].at, "oneOf",
-                    "a value may be valid by both of the branches %u and %u; use anyOf, or give each branch a required "
-                    "property with its own const",
-                    b, o);
-        }
-    }
+    if (is_one && !values) TRY(schema_check_one_of(s, list, c->v[i].at, branch));
+    schema_conj_return(s, one);
+    schema_conj_return(s, common);
     return 0;
 }
 
@@ -216,55 +268,68 @@ static bool only_values(const struct conj *c) {
     return true;
 }
 
-bool schema_excludes_value(const struct conj *c, const struct json *value) {
+bool schema_excludes_value(struct schema *s, const struct conj *c, const struct json *value) {
     for (int i = 0; i < c->n; i++) {
         uint32_t n;
-        const struct json *v = schema_excluded(c->v[i].schema, &n);
-        for (uint32_t k = 0; v && k < n; k++)
-            if (json_equal(&v[k], value)) return true;
+        const struct json *v = schema_excluded(c->v[i].schema, &n),
+                          *list = json_get(json_get(c->v[i].schema, "not"), "enum");
+        if (v && (list ? schema_find(s, list, value) != NULL : json_equal(v, value))) return true;
     }
     return false;
 }
 
-bool schema_enumerates(const struct conj *c, const struct json *value) {
+bool schema_enumerates(struct schema *s, const struct conj *c, const struct json *value) {
     const struct json *list;
-    if (schema_excludes_value(c, value)) return false;
+    if (schema_excludes_value(s, c, value)) return false;
     for (int i = 0; schema_keyword(c, &i, "const", &list); i++)
         if (!json_equal(list, value)) return false;
-    for (int i = 0; schema_keyword(c, &i, "enum", &list); i++) {
-        bool found = false;
-        for (uint32_t k = 0; k < list->n && !found; k++) found = json_equal(&list->items[k], value);
-        if (!found) return false;
-    }
+    for (int i = 0; schema_keyword(c, &i, "enum", &list); i++)
+        if (!schema_find(s, list, value)) return false;
     return true;
 }
 
 /* Opens an automaton of the other keywords of c, in a grammar of its own; NULL if no value satisfies them. */
 static int open_rest(struct schema *s, const struct conj *c, struct grammar **g, struct automaton **a) {
-    struct conj *rest = copy_conj(s, c);
-    struct schema sub = {.arena = s->arena,
-                         .root = s->root,
-                         .e = s->e,
-                         .depth = s->depth,
-                         .n_compiled = s->n_compiled,
-                         .rewritten = s->rewritten};
+    struct conj *rest = schema_conj_borrow(s);
+    struct schema sub;
     expr_id x = EXPR_NEVER;
     if (!rest) return ERR_MEMORY;
+    copy_conj(rest, c);
     for (int i = 0; i < rest->n; i++) rest->v[i].skip |= PART_NO_VALUES;
-    int rc = grammar_new(g, s->e);
-    sub.g = *g;
-    if (!rc) rc = schema_compile(&sub, rest, &x);
+    int rc = grammar_new(g, s->effort, s->e);
+    if (!rc) rc = schema_open(&sub, *g, s->effort, s->root, s->e);
+    if (rc) return rc;
+    sub.depth = s->depth;
+    sub.n_compiled = s->n_compiled;
+    sub.rewritten = s->rewritten;
+    sub.tables = s->tables;
+    rc = schema_compile(&sub, rest, &x);
     s->n_compiled = sub.n_compiled;
+    s->rewritten = sub.rewritten;
+    schema_conj_return(s, rest);
     struct error never = {0};
-    if (!rc && (rc = grammar_finish(*g, x, &never)) == ERR_USAGE) return 0;
+    if (!rc && (rc = grammar_finish(*g, x, &never)) == ERR_USAGE && !s->effort->failed) return 0;
     return rc ? rc : automaton_open(a, *g, s->e);
 }
 
-/* The text of a value; json: it as JSON. */
-static expr_id value_text(struct schema *s, const struct json *value, const struct buf *json) {
-    if (s->form != FORM_TEXT) return schema_json_literal(s, json->data, json->len);
-    const bool fits = value->type == JSON_STRING && !schema_tagged_has_end(s, value->string, value->n);
-    return !fits ? EXPR_NEVER : value->n ? grammar_literal(s->g, value->string, value->n) : EXPR_EMPTY;
+struct value_list { /* what enum or const lists, as the texts of a grammar */
+    struct grammar_text *v;
+    size_t n;
+    bool has_empty;
+};
+
+/* Adds the text of a value; json: it as JSON. */
+static int add_value(struct schema *s, const struct json *value, const struct buf *json, struct value_list *out) {
+    const bool is_text = s->form == FORM_TEXT;
+    struct buf escaped = {0};
+    if (is_text && (value->type != JSON_STRING || schema_tagged_has_end(s, value->string, value->n))) return 0;
+    if (is_text) buf_add(&escaped, value->string, value->n);
+    else schema_put_json(s, json->data, json->len, &escaped);
+    const char *copy = escaped.failed ? NULL : arena_strndup(s->arena, escaped.data ? escaped.data : "", escaped.len);
+    if (copy && escaped.len) out->v[out->n++] = (struct grammar_text){copy, escaped.len};
+    out->has_empty |= !escaped.len;
+    buf_free(&escaped);
+    return copy ? 0 : error_set(s->e, ERR_MEMORY, "no memory for the schema");
 }
 
 static int compile_values(struct schema *s, const struct conj *c, expr_id *out) {
@@ -275,23 +340,29 @@ static int compile_values(struct schema *s, const struct conj *c, expr_id *out) 
     int at = 0;
     const bool constant = schema_keyword(c, &at, "const", &one);
     if (!constant) at = 0, schema_keyword(c, &at, "enum", &list);
+    const uint32_t n = constant ? 1 : list->n;
+    struct value_list texts = {.v = arena_alloc(s->arena, n * sizeof *texts.v)};
+    if (!texts.v) return error_set(s->e, ERR_MEMORY, "no memory for the schema");
     int rc = all ? 0 : open_rest(s, c, &g, &a);
-    *out = EXPR_NEVER;
-    for (uint32_t i = 0; i < (constant ? 1 : list->n) && !rc; i++) {
+    for (uint32_t i = 0; i < n && !rc; i++) {
         const struct json *value = constant ? one : &list->items[i];
         struct buf b = {0};
-        if (!schema_enumerates(c, value)) continue;
+        if (!schema_enumerates(s, c, value)) continue;
         rc = json_compact(&b, value);
         if (rc == ERR_USAGE)
             rc = schema_fail(s, c->v[at].at, constant ? "const" : "enum",
                              "a number beyond the range of 64-bit integers and doubles");
         else if (rc) rc = error_set(s->e, ERR_MEMORY, "no memory for the schema");
+        else if ((rc = effort_spend(s->effort, 16 + (all ? b.len : 64 * b.len)))) /* reported by the effort */
+            ;
         else if (all || (a && automaton_is_complete(a, automaton_run(a, automaton_start(a), b.data, b.len))))
-            *out = grammar_alt(s->g, *out, value_text(s, value, &b));
+            rc = add_value(s, value, &b, &texts);
         buf_free(&b);
     }
     automaton_close(&a);
     grammar_free(&g);
+    *out = grammar_literals(s->g, texts.v, texts.n);
+    if (texts.has_empty) *out = grammar_alt(s->g, EXPR_EMPTY, *out);
     return rc;
 }
 
@@ -352,7 +423,7 @@ static int compile_types(struct schema *s, const struct conj *c, expr_id *out) {
                  {TYPE_BOOLEAN, {.type = JSON_BOOL}, "false"},
                  {TYPE_NULL, {.type = JSON_NULL}, "null"}};
     for (int i = 0; i < 3; i++)
-        if (types & words[i].type && !schema_excludes_value(c, &words[i].value))
+        if (types & words[i].type && !schema_excludes_value(s, c, &words[i].value))
             *out = grammar_alt(s->g, *out, grammar_literal(s->g, words[i].text, strlen(words[i].text)));
     return 0;
 }
@@ -373,6 +444,14 @@ static int compile_body(struct schema *s, const struct conj *c, expr_id *out) {
     return values ? compile_values(s, c, out) : compile_types(s, c, out);
 }
 
+static struct schema_memo **memo_chain(struct schema *s, const struct conj *c) {
+    uint64_t h = s->form;
+    for (int i = 0; i < c->n; i++) {
+        const uint64_t key[] = {(uintptr_t)c->v[i].schema, c->v[i].skip};
+        h = hash64(key, sizeof key, h);
+    }
+    return &s->memos->chains[h % (sizeof s->memos->chains / sizeof *s->memos->chains)];
+}
 static bool is_memo(const struct schema_memo *m, const struct conj *c, uint8_t form) {
     if (m->n != c->n || m->form != form) return false;
     for (int i = 0; i < c->n; i++)
@@ -383,7 +462,9 @@ static bool is_memo(const struct schema_memo *m, const struct conj *c, uint8_t f
 int schema_compile(struct schema *s, const struct conj *c, expr_id *out) {
     if (c->never) return *out = EXPR_NEVER, 0;
     if (!c->n) return *out = json_value(s), 0;
-    for (const struct schema_memo *m = s->memo; m; m = m->next)
+    TRY(effort_spend(s->effort, 100ull * (unsigned)c->n));
+    struct schema_memo **chain = memo_chain(s, c);
+    for (const struct schema_memo *m = *chain; m; m = m->next)
         if (is_memo(m, c, s->form)) return *out = m->rule, 0;
     struct schema_memo *m = arena_alloc(s->arena, sizeof *m);
     struct part *parts = arena_alloc(s->arena, (size_t)c->n * sizeof *parts);
@@ -392,8 +473,8 @@ int schema_compile(struct schema *s, const struct conj *c, expr_id *out) {
         return schema_fail(s, c->v[0].at, NULL, "too complex: more than %d combinations of schemas", MAX_COMPILED);
     if (++s->depth > MAX_SCHEMA_DEPTH) return schema_fail(s, c->v[0].at, NULL, "nested too deeply");
     memcpy(parts, c->v, (size_t)c->n * sizeof *parts);
-    *m = (struct schema_memo){.next = s->memo, .parts = parts, .n = c->n, .form = s->form, .rule = grammar_rule(s->g)};
-    s->memo = m;
+    *m = (struct schema_memo){.next = *chain, .parts = parts, .n = c->n, .form = s->form, .rule = grammar_rule(s->g)};
+    *chain = m;
     expr_id body = EXPR_NEVER;
     int rc = compile_body(s, c, &body);
     s->depth--;
@@ -402,12 +483,20 @@ int schema_compile(struct schema *s, const struct conj *c, expr_id *out) {
     return rc;
 }
 
-int schema_expr(struct grammar *g, struct arena *a, const struct json *root, expr_id *out, struct error *e) {
-    struct schema s = {.g = g, .arena = a, .root = root, .e = e};
+int schema_open(struct schema *s, struct grammar *g, struct effort *effort, const struct json *root, struct error *e) {
+    *s = (struct schema){.g = g, .effort = effort, .arena = &effort->arena, .root = root, .e = e};
+    s->memos = arena_calloc(s->arena, 1, sizeof *s->memos);
+    s->tables = schema_tables_new(s->arena);
+    return s->memos && s->tables ? 0 : error_set(e, ERR_MEMORY, "no memory for the schema");
+}
+
+int schema_expr(struct grammar *g, struct effort *effort, const struct json *root, expr_id *out, struct error *e) {
+    struct schema s;
     struct conj c = {0};
     if (root->type != JSON_OBJECT && root->type != JSON_BOOL)
         return error_set(e, ERR_USAGE, "#: a schema is an object, true or false");
-    int rc = schema_add_part(&s, &c, root, "#");
+    int rc = schema_open(&s, g, effort, root, e);
+    if (!rc) rc = schema_add_part(&s, &c, root, "#");
     if (!rc) rc = schema_compile(&s, &c, out);
     if (!rc && *out == EXPR_NEVER) rc = error_set(e, ERR_USAGE, "#: no value is valid by this schema");
     return rc;

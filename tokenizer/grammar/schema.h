@@ -5,9 +5,9 @@
 #include "base/json.h"
 #include "tokenizer/grammar/grammar.h"
 
-/* schema: an object, true or false. The arena holds working memory, and must outlive the call only. ERR_USAGE:
+/* schema: an object, true or false. The effort's arena must outlive the call only. ERR_USAGE:
  * "#/POINTER/OF/keyword: cause". ERR_MEMORY. */
-int schema_expr(struct grammar *g, struct arena *a, const struct json *schema, expr_id *out, struct error *e);
+int schema_expr(struct grammar *g, struct effort *effort, const struct json *schema, expr_id *out, struct error *e);
 /* An object as members between tags instead of JSON: before_key NAME before_text or before_json VALUE after_value. A
  * value whose schema is of type string is plain text; other values are JSON. */
 struct schema_tags {
@@ -18,7 +18,7 @@ struct schema_tags {
     /* list of texts that end a value; each begins with "</" and has no special characters of patterns */
     const struct json *ends;
 };
-int schema_tagged_expr(struct grammar *g, struct arena *a, const struct json *schema, const struct schema_tags *tags,
-                       expr_id *out, struct error *e);
+int schema_tagged_expr(struct grammar *g, struct effort *effort, const struct json *schema,
+                       const struct schema_tags *tags, expr_id *out, struct error *e);
 /* Any JSON object. */
 expr_id schema_any_object(struct grammar *g);

@@ -25,19 +25,19 @@ static expr_id in_brackets(struct grammar *g, expr_id items) {
 int schema_array(struct schema *s, const struct conj *c, expr_id *out) {
     struct grammar *g = s->g;
     const struct json *list;
-    struct conj *item = arena_alloc(s->arena, sizeof *item);
+    struct conj *item = schema_conj_borrow(s);
     const double lo = schema_greatest(c, "minItems", 0), hi = schema_least(c, "maxItems", INFINITY);
     const uint32_t least = lo > SCHEMA_MAX_COUNT ? SCHEMA_MAX_COUNT : (uint32_t)lo,
                    most = hi > SCHEMA_MAX_COUNT ? GRAMMAR_UNBOUNDED : (uint32_t)hi;
     uint32_t n = 0;
     expr_id x, tail;
-    if (!item) return error_set(s->e, ERR_MEMORY, "no memory for the schema");
+    if (!item) return ERR_MEMORY;
     for (int i = 0; schema_keyword(c, &i, "prefixItems", &list); i++)
         if (list->n > n) n = list->n;
     TRY(item_conj(s, c, n, item));
     bool done;
     TRY(schema_items(s, c, item, &(struct item_counts){least, most}, n > 0, &done, &tail));
-    if (done) return *out = in_brackets(g, tail), 0;
+    if (done) return schema_conj_return(s, item), *out = in_brackets(g, tail), 0;
     TRY(schema_compile(s, item, &x));
     const expr_id next = grammar_seq(g, json_comma(s), x);
     /* items after the prefix */
@@ -56,6 +56,7 @@ int schema_array(struct schema *s, const struct conj *c, expr_id *out) {
         if (i) with = grammar_seq(g, json_comma(s), with);
         tail = i >= least ? grammar_alt(g, with, EXPR_EMPTY) : with;
     }
+    schema_conj_return(s, item);
     *out = in_brackets(g, tail);
     return 0;
 }

@@ -1,7 +1,7 @@
 #pragma once
 /* Parts of the schema front end: schema.c (applicators, types, enumerations), schema_keywords.c, schema_object.c,
  * schema_array.c, schema_string.c, schema_names.c, schema_items.c, schema_number.c, schema_multiple.c,
- * schema_disjoint.c, schema_rewrite.c, schema_tagged.c, json_text.c. */
+ * schema_disjoint.c, schema_rewrite.c, schema_tagged.c, schema_index.c, json_text.c. */
 #include "tokenizer/grammar/lang.h"
 #include "tokenizer/grammar/schema.h"
 
@@ -29,25 +29,29 @@ enum { SCHEMA_MAX_COUNT = 1000000 }; /* of items, members or characters; a great
 /* Schemas that a value must satisfy together. */
 enum { MAX_PARTS = 48 };
 struct conj {
-    struct part v[MAX_PARTS];
     int n;
-    bool never; /* no value satisfies them */
+    bool never;               /* no value satisfies them */
+    struct part v[MAX_PARTS]; /* schema_conj_keep() allocates n of them only */
 };
 struct json_exprs { /* shared expressions of JSON texts; EXPR_FAILED: not made yet */
     expr_id string, string_char, number, integer, value, object, array, comma, colon;
 };
 /* How a value is written: as JSON; an object as members between tags; a string as plain text. */
 enum value_form { FORM_JSON, FORM_TAGGED, FORM_TEXT };
-struct schema_memo;
+struct schema_memos;
 struct schema_rewritten;
+struct schema_tables;
 struct schema {
     struct grammar *g;
-    struct arena *arena;
+    struct effort *effort;
+    struct arena *arena; /* of the effort */
     const struct json *root;
     struct error *e;
     struct json_exprs json;
-    struct schema_memo *memo; /* rules of conjunctions; arena */
+    struct schema_memos *memos; /* rules of conjunctions; arena */
     struct schema_rewritten *rewritten;
+    struct schema_tables *tables;
+    struct conj_pool *pool;
     const struct schema_tags *tags; /* NULL: the document is JSON */
     uint8_t form;                   /* enum value_form: how the current value is written */
     int depth, n_compiled;
@@ -61,8 +65,15 @@ int schema_fail_text(struct schema *s, const char *at, const char *keyword, int 
 /* Pointer of a member or item, in the arena; NULL: no memory. */
 const char *schema_at(struct schema *s, const char *at, const char *key, size_t n);
 const char *schema_at_item(struct schema *s, const char *at, const char *key, uint32_t i);
+/* Conjunctions for the time of one function: each that is borrowed is returned, except after an error. NULL: no memory.
+ * schema_conj_keep() copies one to the arena. */
+struct conj *schema_conj_borrow(struct schema *s);
+void schema_conj_return(struct schema *s, struct conj *c);
+struct conj *schema_conj_keep(struct schema *s, const struct conj *c);
 /* follows $ref and allOf; ERR_USAGE */
 int schema_add_part(struct schema *s, struct conj *c, const struct json *j, const char *at);
+/* Sets the members that all front ends set. ERR_MEMORY. */
+int schema_open(struct schema *s, struct grammar *g, struct effort *effort, const struct json *root, struct error *e);
 int schema_compile(struct schema *s, const struct conj *c, expr_id *out);
 /* Fails for an unknown or unsupported keyword of one schema, or for one with a value of the wrong kind. */
 int schema_check_keywords(struct schema *s, const struct json *j, const char *at);
@@ -84,9 +95,9 @@ const struct json *schema_rewritten(const struct schema *s, const struct json *s
 struct json *schema_node(struct schema *s, const char *key, const struct json *value);
 /* The n values that `not` of a schema excludes by listing them; NULL if it does not. */
 const struct json *schema_excluded(const struct json *schema, uint32_t *n);
-bool schema_excludes_value(const struct conj *c, const struct json *value);
+bool schema_excludes_value(struct schema *s, const struct conj *c, const struct json *value);
 /* all of enum, const and such a `not` allow the value */
-bool schema_enumerates(const struct conj *c, const struct json *value);
+bool schema_enumerates(struct schema *s, const struct conj *c, const struct json *value);
 
 /* Names of members in order: of properties, then other required ones. */
 struct members {
@@ -95,13 +106,22 @@ struct members {
         uint32_t n;
         bool required;
     } * v;
-    size_t n, cap; /* arena */
-    bool extras;   /* others are generated */
+    size_t n, cap;   /* arena */
+    uint32_t *table; /* [size] by the hashes of names: numbers of members plus 1, 0: free */
+    size_t size;
+    bool extras; /* others are generated */
 };
 int schema_members(struct schema *s, const struct conj *c, struct members *out);
 /* the schemas of a member's value */
 int schema_member_conj(struct schema *s, const struct conj *c, const char *name, size_t n, struct conj *out);
-bool schema_is_required(const struct conj *c, const char *name, size_t n);
+bool schema_is_required(struct schema *s, const struct conj *c, const char *name, size_t n);
+
+/* schema_index.c: the item of an array that is equal to a value, or the key of an object; of several equal ones the
+ * last; NULL: none. Equal values have equal hashes. */
+const struct json *schema_find(struct schema *s, const struct json *list, const struct json *value);
+const struct json *schema_find_name(struct schema *s, const struct json *list, const char *name, size_t n);
+uint64_t schema_hash_value(const struct json *value);
+struct schema_tables *schema_tables_new(struct arena *a); /* NULL: no memory */
 
 /* schema_names.c: whether propertyNames allows a name; the names that it lists, or NULL; the names of l that it
  * allows. */
@@ -130,6 +150,8 @@ struct number_range {
 struct number_range schema_range(const struct conj *c);
 /* Whether no value that is generated for x is valid by y. False if that is not certain. */
 int schema_excludes(struct schema *s, const struct conj *x, const struct conj *y, bool *out);
+/* Fails unless each value that is generated for branch[i] is valid by item i only of oneOf, which is at `at`. */
+int schema_check_one_of(struct schema *s, const struct json *list, const char *at, struct conj *const *branch);
 
 /* schema_tagged.c: a member with its tags; one with another name; plain text of a language; whether text contains a tag
  * that ends values. */
@@ -138,7 +160,8 @@ int schema_tagged_member(struct schema *s, const struct conj *value, const char 
 int schema_tagged_extra(struct schema *s, const struct conj *value, struct lang *names, const char *at, expr_id *out);
 int schema_tagged_string(struct schema *s, const struct conj *c, const struct lang *l, expr_id *out);
 bool schema_tagged_has_end(const struct schema *s, const char *text, size_t n);
-/* JSON as it is written between tags or elsewhere */
+/* JSON as it is written between tags or elsewhere: appended to out; as an expression */
+void schema_put_json(const struct schema *s, const char *text, size_t n, struct buf *out);
 expr_id schema_json_literal(struct schema *s, const char *text, size_t n);
 
 /* json_text.c */

@@ -29,13 +29,14 @@ static int64_t lcm_of_steps(const struct conj *c) {
 }
 
 static expr_id list_multiples(struct grammar *g, int64_t from, int64_t to, int64_t step) {
-    expr_id x = EXPR_NEVER;
-    for (int64_t n = from; n <= to; n += step) {
-        char t[32];
-        const int size = snprintf(t, sizeof t, "%lld", (long long)n);
-        x = grammar_alt(g, x, grammar_literal(g, t, (size_t)size));
+    static _Thread_local char digits[MAX_LISTED + 1][24];
+    struct grammar_text v[MAX_LISTED + 1];
+    size_t count = 0;
+    for (int64_t n = from; n <= to; n += step, count++) {
+        const int size = snprintf(digits[count], sizeof digits[count], "%lld", (long long)n);
+        v[count] = (struct grammar_text){digits[count], (size_t)size};
     }
-    return x;
+    return grammar_literals(g, v, count);
 }
 
 static expr_id digit(struct grammar *g, int64_t d) { return grammar_literal(g, (char[]){(char)('0' + d)}, 1); }

@@ -16,16 +16,17 @@ static int names_conj(struct schema *s, const struct part *p, const struct json 
 
 int schema_allows_name(struct schema *s, const struct conj *c, const char *name, size_t n, bool *out) {
     const struct json *schema, value = {.type = JSON_STRING, .n = (uint32_t)n, .string = name};
-    struct conj *names = arena_alloc(s->arena, sizeof *names);
-    if (!names) return error_set(s->e, ERR_MEMORY, "no memory for the schema");
+    struct conj *names = schema_conj_borrow(s);
+    if (!names) return ERR_MEMORY;
     *out = true;
     for (int i = 0; schema_keyword(c, &i, "propertyNames", &schema) && *out; i++) {
         struct lang l;
         TRY(names_conj(s, &c->v[i], schema, names, out));
         if (!*out) break;
         TRY(schema_string_lang(s, names, &l));
-        *out = schema_enumerates(names, &value) && lang_has(&l, name, n);
+        *out = schema_enumerates(s, names, &value) && lang_has(&l, name, n);
     }
+    schema_conj_return(s, names);
     return 0;
 }
 
@@ -43,31 +44,33 @@ static bool is_listed(const struct conj *names, const struct json **list, uint32
 
 int schema_listed_names(struct schema *s, const struct conj *c, const struct json **list, uint32_t *n) {
     const struct json *schema;
-    struct conj *names = arena_alloc(s->arena, sizeof *names);
+    struct conj *names = schema_conj_borrow(s);
     bool strings;
-    if (!names) return error_set(s->e, ERR_MEMORY, "no memory for the schema");
+    if (!names) return ERR_MEMORY;
     *list = NULL;
     for (int i = 0; schema_keyword(c, &i, "propertyNames", &schema); i++) {
         TRY(names_conj(s, &c->v[i], schema, names, &strings));
         if (is_listed(names, list, n)) break;
         *list = NULL;
     }
+    schema_conj_return(s, names);
     return 0;
 }
 
 int schema_restrict_names(struct schema *s, const struct conj *c, struct lang *l) {
     const struct json *schema;
-    struct conj *names = arena_alloc(s->arena, sizeof *names);
+    struct conj *names = schema_conj_borrow(s);
     struct error e = {0};
     bool strings;
-    if (!names) return error_set(s->e, ERR_MEMORY, "no memory for the schema");
+    if (!names) return ERR_MEMORY;
     for (int i = 0; schema_keyword(c, &i, "propertyNames", &schema); i++) {
         struct lang one, from = *l;
         TRY(names_conj(s, &c->v[i], schema, names, &strings));
         if (strings) TRY(schema_string_lang(s, names, &one));
-        int rc = strings ? lang_product(s->arena, &from, &one, false, l, &e)
-                         : lang_product(s->arena, &from, &from, true, l, &e);
+        int rc = strings ? lang_product(s->effort, &from, &one, false, l, &e)
+                         : lang_product(s->effort, &from, &from, true, l, &e);
         if (rc) return schema_fail_text(s, c->v[i].at, "propertyNames", rc, "", &e);
     }
+    schema_conj_return(s, names);
     return 0;
 }

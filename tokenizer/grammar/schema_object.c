@@ -2,19 +2,39 @@
 #include <string.h>
 
 #include "base/buf.h"
+#include "base/hash.h"
 #include "tokenizer/grammar/schema_internal.h"
 
 /* Objects: members in the order of `properties`, then members with other names. */
 
-enum { MAX_PATTERNS = 4, MAX_NAMES_BESIDE = 256 };
+enum { MAX_PATTERNS = 4, MAX_NAMES_BESIDE = 2000 };
 
 static bool same_name(const struct member *m, const char *name, size_t n) {
     return m->n == n && !memcmp(m->name, name, n);
 }
 
+static size_t name_hash(const char *name, size_t n) { return (size_t)hash64(name, n, 0); }
+
+static int grow_names(struct schema *s, struct members *m) {
+    if (2 * m->n < m->size) return 0;
+    const size_t size = m->size ? 2 * m->size : 32;
+    uint32_t *table = arena_calloc(s->arena, size, sizeof *table);
+    if (!table) return error_set(s->e, ERR_MEMORY, "no memory for the schema");
+    for (uint32_t i = 0; i < m->n; i++) {
+        size_t at = name_hash(m->v[i].name, m->v[i].n) & (size - 1);
+        while (table[at]) at = (at + 1) & (size - 1);
+        table[at] = i + 1;
+    }
+    m->table = table, m->size = size;
+    return 0;
+}
+
 static int add_member(struct schema *s, struct members *m, const struct json *name) {
-    for (size_t i = 0; i < m->n; i++)
-        if (same_name(&m->v[i], name->string, name->n)) return 0;
+    TRY(effort_spend(s->effort, 20));
+    TRY(grow_names(s, m));
+    size_t at = name_hash(name->string, name->n) & (m->size - 1);
+    for (; m->table[at]; at = (at + 1) & (m->size - 1))
+        if (same_name(&m->v[m->table[at] - 1], name->string, name->n)) return 0;
     if (m->n == m->cap) {
         const size_t cap = m->cap ? 2 * m->cap : 16;
         struct member *v = arena_alloc(s->arena, cap * sizeof *v);
@@ -23,14 +43,14 @@ static int add_member(struct schema *s, struct members *m, const struct json *na
         m->v = v, m->cap = cap;
     }
     m->v[m->n++] = (struct member){.name = name->string, .n = name->n};
+    m->table[at] = (uint32_t)m->n;
     return 0;
 }
 
-bool schema_is_required(const struct conj *c, const char *name, size_t n) {
+bool schema_is_required(struct schema *s, const struct conj *c, const char *name, size_t n) {
     const struct json *list;
     for (int i = 0; schema_keyword(c, &i, "required", &list); i++)
-        for (uint32_t k = 0; k < list->n; k++)
-            if (list->items[k].n == n && !memcmp(list->items[k].string, name, n)) return true;
+        if (schema_find_name(s, list, name, n)) return true;
     return false;
 }
 
@@ -48,7 +68,7 @@ int schema_members(struct schema *s, const struct conj *c, struct members *out) 
     for (uint32_t k = 0; map && k < n_listed; k++)
         if (map[k].type == JSON_STRING) TRY(add_member(s, out, &map[k]));
     const bool names_listed = map != NULL;
-    for (size_t k = 0; k < out->n; k++) out->v[k].required = schema_is_required(c, out->v[k].name, out->v[k].n);
+    for (size_t k = 0; k < out->n; k++) out->v[k].required = schema_is_required(s, c, out->v[k].name, out->v[k].n);
     for (int i = 0; schema_keyword(c, &i, "additionalProperties", &more); i++) {
         if (more->type == JSON_BOOL && !more->boolean) extras_refused = true;
         else extras_have_schema = true;
@@ -66,7 +86,7 @@ static int matches(struct schema *s, const struct part *p, const struct json *pa
     struct lang l;
     struct error e = {0};
     int rc = regex_parse(s->arena, pattern->string, pattern->n, &r, &e);
-    if (!rc) rc = lang_search(s->arena, r, &l, &e);
+    if (!rc) rc = lang_search(s->effort, r, &l, &e);
     if (rc) return schema_fail_text(s, p->at, "patternProperties", rc, "", &e);
     *out = lang_has(&l, name, n);
     return 0;
@@ -74,7 +94,7 @@ static int matches(struct schema *s, const struct part *p, const struct json *pa
 
 int schema_member_conj(struct schema *s, const struct conj *c, const char *name, size_t n, struct conj *out) {
     bool allowed;
-    *out = (struct conj){0};
+    out->n = 0, out->never = false;
     TRY(schema_allows_name(s, c, name, n, &allowed));
     out->never = !allowed;
     for (int i = 0; i < c->n; i++) {
@@ -82,12 +102,11 @@ int schema_member_conj(struct schema *s, const struct conj *c, const char *name,
         const struct json *map = json_get(p->schema, "properties"),
                           *patterns = json_get(p->schema, "patternProperties");
         const struct json *more = json_get(p->schema, "additionalProperties");
-        bool known = false, hit;
-        for (uint32_t k = 0; map && k < map->n; k++) {
-            if (map->items[2 * k].n != n || memcmp(map->items[2 * k].string, name, n) != 0) continue;
+        const struct json *key = map ? schema_find_name(s, map, name, n) : NULL;
+        bool known = key != NULL, hit;
+        if (key) {
             const char *at = schema_at(s, p->at, "properties", 10);
-            known = true;
-            TRY(schema_add_part(s, out, &map->items[2 * k + 1], at ? schema_at(s, at, name, n) : NULL));
+            TRY(schema_add_part(s, out, key + 1, at ? schema_at(s, at, name, n) : NULL));
         }
         for (uint32_t k = 0; patterns && k < patterns->n; k++) {
             TRY(matches(s, p, &patterns->items[2 * k], name, n, &hit));
@@ -123,7 +142,7 @@ static int collect_patterns(struct schema *s, const struct conj *c, struct patte
                 return schema_fail(s, c->v[i].at, "patternProperties", "more than %d patterns apply to one object",
                                    MAX_PATTERNS);
             int rc = regex_parse(s->arena, pattern->string, pattern->n, &r, &e);
-            if (!rc) rc = lang_search(s->arena, r, &out->v[out->n].lang, &e);
+            if (!rc) rc = lang_search(s->effort, r, &out->v[out->n].lang, &e);
             if (rc) return schema_fail_text(s, c->v[i].at, "patternProperties", rc, "", &e);
             out->v[out->n].schema = pattern + 1;
             out->v[out->n++].part = i;
@@ -157,16 +176,19 @@ static int extra_conj(struct schema *s, const struct conj *c, const struct patte
  * must not match, since dialects differ about other characters. */
 static int extra_names(struct schema *s, const struct conj *c, const struct patterns *p, unsigned mask,
                        const struct members *m, struct lang *out) {
-    struct lang l, one;
+    struct lang l, listed;
     struct error e = {0};
-    int rc = lang_printable(s->arena, p->n > 0, &l, &e);
+    int rc = lang_printable(s->effort, p->n > 0, &l, &e);
     for (int k = 0; k < p->n && !rc; k++) {
-        rc = lang_product(s->arena, &l, &p->v[k].lang, !(mask >> k & 1), out, &e);
+        rc = lang_product(s->effort, &l, &p->v[k].lang, !(mask >> k & 1), out, &e);
         l = *out;
     }
-    for (size_t i = 0; i < m->n && !rc; i++) {
-        rc = lang_string(s->arena, m->v[i].name, m->v[i].n, &one, &e);
-        if (!rc) rc = lang_product(s->arena, &l, &one, true, out, &e);
+    struct grammar_text *names = m->n && !rc ? arena_alloc(s->arena, m->n * sizeof *names) : NULL;
+    if (m->n && !rc && !names) rc = error_set(&e, ERR_MEMORY, "no memory for the schema");
+    for (size_t i = 0; i < m->n && !rc; i++) names[i] = (struct grammar_text){m->v[i].name, m->v[i].n};
+    if (m->n && !rc) rc = lang_strings(s->effort, names, m->n, &listed, &e);
+    if (m->n && !rc) {
+        rc = lang_product(s->effort, &l, &listed, true, out, &e);
         l = *out;
     }
     *out = l;
@@ -177,10 +199,10 @@ static int extra_names(struct schema *s, const struct conj *c, const struct patt
 /* Sets *out to a member with another name, or to EXPR_NEVER if the schemas allow only the listed names. */
 static int extra_member(struct schema *s, const struct conj *c, const struct members *m, expr_id *out) {
     struct patterns *p = arena_calloc(s->arena, 1, sizeof *p);
-    struct conj *value = arena_alloc(s->arena, sizeof *value);
+    struct conj *value = schema_conj_borrow(s);
     *out = EXPR_NEVER;
     if (!p || !value) return error_set(s->e, ERR_MEMORY, "no memory for the schema");
-    if (!m->extras || m->n > MAX_NAMES_BESIDE) return 0;
+    if (!m->extras || m->n > MAX_NAMES_BESIDE) return schema_conj_return(s, value), 0;
     TRY(collect_patterns(s, c, p));
     for (unsigned mask = 0; mask < 1u << p->n; mask++) {
         struct lang names;
@@ -189,7 +211,7 @@ static int extra_member(struct schema *s, const struct conj *c, const struct mem
         TRY(extra_conj(s, c, p, mask, value, &allowed));
         if (!allowed) continue;
         TRY(extra_names(s, c, p, mask, m, &names));
-        if (lang_is_empty(&names, s->arena)) continue;
+        if (lang_is_empty(&names, s->effort)) continue;
         if (s->form == FORM_TAGGED) {
             TRY(schema_tagged_extra(s, value, &names, c->v[0].at, &x));
             *out = grammar_alt(s->g, *out, x);
@@ -199,6 +221,7 @@ static int extra_member(struct schema *s, const struct conj *c, const struct mem
         name = json_in_quotes(s->g, json_lang(s, &names));
         *out = grammar_alt(s->g, *out, grammar_seq(s->g, name, grammar_seq(s->g, json_colon(s), x)));
     }
+    schema_conj_return(s, value);
     return 0;
 }
 
@@ -246,13 +269,18 @@ static expr_id last_members(struct schema *s, const struct counts *c, expr_id ex
 }
 
 static int member_entry(struct schema *s, const struct conj *c, const struct member *m, expr_id *out) {
-    struct conj *value = arena_alloc(s->arena, sizeof *value);
+    struct conj *value = schema_conj_borrow(s);
     struct buf name = {0};
     expr_id x;
-    if (!value) return error_set(s->e, ERR_MEMORY, "no memory for the schema");
+    if (!value) return ERR_MEMORY;
     TRY(schema_member_conj(s, c, m->name, m->n, value));
-    if (s->form == FORM_TAGGED) return schema_tagged_member(s, value, m->name, m->n, c->v[0].at, out);
+    if (s->form == FORM_TAGGED) {
+        int rc = schema_tagged_member(s, value, m->name, m->n, c->v[0].at, out);
+        schema_conj_return(s, value);
+        return rc;
+    }
     TRY(schema_compile(s, value, &x));
+    schema_conj_return(s, value);
     if (json_quote(&name, m->name, m->n))
         return buf_free(&name), error_set(s->e, ERR_MEMORY, "no memory for the schema");
     *out = grammar_seq(s->g, schema_json_literal(s, name.data, name.len), grammar_seq(s->g, json_colon(s), x));

@@ -50,27 +50,35 @@ static int add_pattern(struct schema *s, const char *pattern, size_t n, bool all
     const struct regex *r;
     struct lang next;
     TRY(regex_parse(s->arena, pattern, n, &r, e));
-    TRY(lang_search(s->arena, r, &next, e));
+    TRY(lang_search(s->effort, r, &next, e));
     if (allows_all) return *l = next, 0;
-    return lang_product(s->arena, &(struct lang){l->states, l->edges, l->n_states, l->n_edges}, &next, false, l, e);
+    return lang_product(s->effort, &(struct lang){l->states, l->edges, l->n_states, l->n_edges}, &next, false, l, e);
 }
 
 /* Removes the strings that `not` excludes; *allows_all becomes false if there are any. */
 static int remove_excluded(struct schema *s, const struct conj *c, bool *allows_all, struct lang *l, struct error *e) {
-    for (int i = 0; i < c->n; i++) {
+    struct grammar_text *texts = NULL;
+    size_t count = 0, cap = 0;
+    struct lang one;
+    int rc = 0;
+    for (int i = 0; i < c->n && !rc; i++) {
         uint32_t n;
         const struct json *v = schema_excluded(c->v[i].schema, &n);
-        for (uint32_t k = 0; v && k < n; k++) {
-            struct lang one, from;
+        for (uint32_t k = 0; v && k < n && !rc; k++) {
             if (v[k].type != JSON_STRING) continue;
-            if (*allows_all) TRY(lang_length(s->arena, 0, GRAMMAR_UNBOUNDED, l, e));
-            *allows_all = false;
-            from = *l;
-            TRY(lang_string(s->arena, v[k].string, v[k].n, &one, e));
-            TRY(lang_product(s->arena, &from, &one, true, l, e));
+            if (mem_grow(&texts, &cap, count + 1, sizeof *texts)) rc = error_set(e, ERR_MEMORY, "no memory");
+            else texts[count++] = (struct grammar_text){v[k].string, v[k].n};
         }
     }
-    return 0;
+    if (count && !rc && *allows_all) rc = lang_length(s->effort, 0, GRAMMAR_UNBOUNDED, l, e);
+    if (count && !rc) {
+        const struct lang from = *l;
+        *allows_all = false;
+        rc = lang_strings(s->effort, texts, count, &one, e);
+        if (!rc) rc = lang_product(s->effort, &from, &one, true, l, e);
+    }
+    mem_free(texts);
+    return rc;
 }
 
 struct lengths {
@@ -112,8 +120,8 @@ static int restrict_length(struct schema *s, const struct conj *c, struct lang *
     struct lang lengths;
     struct error e = {0};
     if (!n.least && n.most == GRAMMAR_UNBOUNDED) return 0;
-    int rc = lang_length(s->arena, n.least, n.most, &lengths, &e);
-    if (!rc) rc = lang_product(s->arena, &from, &lengths, false, l, &e);
+    int rc = lang_length(s->effort, n.least, n.most, &lengths, &e);
+    if (!rc) rc = lang_product(s->effort, &from, &lengths, false, l, &e);
     return rc ? schema_fail_text(s, c->v[0].at, NULL, rc, "a pattern with a length", &e) : 0;
 }
 
@@ -121,7 +129,7 @@ int schema_string_lang(struct schema *s, const struct conj *c, struct lang *out)
     struct error e = {0};
     bool allows_all;
     TRY(content_lang(s, c, &allows_all, out));
-    int rc = allows_all ? lang_length(s->arena, 0, GRAMMAR_UNBOUNDED, out, &e) : 0;
+    int rc = allows_all ? lang_length(s->effort, 0, GRAMMAR_UNBOUNDED, out, &e) : 0;
     return rc ? schema_fail_text(s, "#", NULL, rc, "", &e) : restrict_length(s, c, out);
 }
 
@@ -137,11 +145,11 @@ int schema_string(struct schema *s, const struct conj *c, expr_id *out) {
         return 0;
     }
     struct error e = {0};
-    int rc = allows_all ? lang_length(s->arena, 0, GRAMMAR_UNBOUNDED, &l, &e) : 0;
+    int rc = allows_all ? lang_length(s->effort, 0, GRAMMAR_UNBOUNDED, &l, &e) : 0;
     if (rc) return schema_fail_text(s, c->v[0].at, NULL, rc, "", &e);
     TRY(restrict_length(s, c, &l));
     if (s->form == FORM_TEXT) return schema_tagged_string(s, c, &l, out);
-    const expr_id chars = lang_is_empty(&l, s->arena) ? EXPR_NEVER : json_lang(s, &l);
+    const expr_id chars = lang_is_empty(&l, s->effort) ? EXPR_NEVER : json_lang(s, &l);
     *out = chars == EXPR_NEVER ? EXPR_NEVER : json_in_quotes(s->g, chars);
     return 0;
 }

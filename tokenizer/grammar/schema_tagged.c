@@ -18,18 +18,23 @@ bool schema_tagged_has_end(const struct schema *s, const char *text, size_t n) {
     return false;
 }
 
-expr_id schema_json_literal(struct schema *s, const char *text, size_t n) {
-    if (!s->tags) return grammar_literal(s->g, text, n);
-    expr_id x = EXPR_EMPTY;
+void schema_put_json(const struct schema *s, const char *text, size_t n, struct buf *out) {
     size_t from = 0;
-    for (size_t i = 0; i + 1 < n; i++) {
+    for (size_t i = 0; s->tags && i + 1 < n; i++) {
         if (text[i] != '<' || text[i + 1] != '/') continue;
-        x = grammar_seq(
-            s->g, x,
-            grammar_seq(s->g, grammar_literal(s->g, text + from, i + 1 - from), grammar_literal(s->g, "\\", 1)));
+        buf_add(out, text + from, i + 1 - from);
+        buf_char(out, '\\');
         from = i + 1;
     }
-    return grammar_seq(s->g, x, grammar_literal(s->g, text + from, n - from));
+    buf_add(out, text + from, n - from);
+}
+
+expr_id schema_json_literal(struct schema *s, const char *text, size_t n) {
+    struct buf b = {0};
+    schema_put_json(s, text, n, &b);
+    const expr_id x = b.failed ? EXPR_FAILED : grammar_literal(s->g, b.data ? b.data : "", b.len);
+    buf_free(&b);
+    return x;
 }
 
 /* --- plain text ------------------------------------------------------------------------------- */
@@ -48,7 +53,7 @@ static expr_id text_chars(struct grammar *g, uint32_t from, uint32_t to, bool af
 static int add_search(struct schema *s, const char *pattern, size_t n, struct lang *out, struct error *e) {
     const struct regex *r;
     TRY(regex_parse(s->arena, pattern, n, &r, e));
-    return lang_search(s->arena, r, out, e);
+    return lang_search(s->effort, r, out, e);
 }
 
 /* The strings that contain a text that ends a value. */
@@ -69,12 +74,12 @@ int schema_tagged_string(struct schema *s, const struct conj *c, const struct la
     struct lang ends, kept;
     struct error e = {0};
     int rc = ends_lang(s, &ends, &e);
-    if (!rc) rc = lang_product(s->arena, l, &ends, true, &kept, &e);
+    if (!rc) rc = lang_product(s->effort, l, &ends, true, &kept, &e);
     if (rc == ERR_USAGE && !(rc = add_search(s, "</", 2, &ends, &e)))
-        rc = lang_product(s->arena, l, &ends, true, &kept, &e);
+        rc = lang_product(s->effort, l, &ends, true, &kept, &e);
     if (rc) return schema_fail_text(s, c->v[0].at, NULL, rc, "a string", &e);
-    *out = lang_is_empty(&kept, s->arena) ? EXPR_NEVER
-                                          : grammar_lexeme(s->g, lang_expr(s->g, s->arena, &kept, text_chars));
+    *out = lang_is_empty(&kept, s->effort) ? EXPR_NEVER
+                                           : grammar_lexeme(s->g, lang_expr(s->g, s->effort, &kept, text_chars));
     return 0;
 }
 
@@ -124,20 +129,23 @@ int schema_tagged_extra(struct schema *s, const struct conj *value, struct lang 
     struct error e = {0};
     expr_id x;
     int rc = add_search(s, pattern, sizeof pattern - 1, &simple_names, &e);
-    if (!rc) rc = lang_product(s->arena, names, &simple_names, false, &both, &e);
+    if (!rc) rc = lang_product(s->effort, names, &simple_names, false, &both, &e);
     if (rc) return schema_fail_text(s, at, NULL, rc, "names of further arguments", &e);
-    if (lang_is_empty(&both, s->arena)) return *out = EXPR_NEVER, 0;
+    if (lang_is_empty(&both, s->effort)) return *out = EXPR_NEVER, 0;
     s->form = FORM_JSON;
     rc = schema_compile(s, value, &x);
     s->form = FORM_TAGGED;
-    if (!rc) *out = entry(s, grammar_lexeme(s->g, lang_expr(s->g, s->arena, &both, text_chars)), x, false);
+    if (!rc) *out = entry(s, grammar_lexeme(s->g, lang_expr(s->g, s->effort, &both, text_chars)), x, false);
     return rc;
 }
 
-int schema_tagged_expr(struct grammar *g, struct arena *a, const struct json *root, const struct schema_tags *tags,
-                       expr_id *out, struct error *e) {
-    struct schema s = {.g = g, .arena = a, .root = root, .e = e, .tags = tags, .form = FORM_TAGGED};
+int schema_tagged_expr(struct grammar *g, struct effort *effort, const struct json *root,
+                       const struct schema_tags *tags, expr_id *out, struct error *e) {
+    struct schema s;
     struct conj c = {0};
+    TRY(schema_open(&s, g, effort, root, e));
+    s.tags = tags;
+    s.form = FORM_TAGGED;
     TRY(schema_add_part(&s, &c, root, "#"));
     TRY(schema_compile(&s, &c, out));
     return *out == EXPR_NEVER ? error_set(e, ERR_USAGE, "#: no object is valid by this schema") : 0;

@@ -42,8 +42,8 @@ static bool lists_nothing(const struct json *schema) {
 }
 
 /* Arguments are an object, whatever else the schema would allow. tags: NULL if they are JSON. */
-static int arguments_expr(struct grammar *g, struct arena *a, const struct json *schema, const struct schema_tags *tags,
-                          expr_id *out, struct error *e) {
+static int arguments_expr(struct grammar *g, struct effort *effort, const struct json *schema,
+                          const struct schema_tags *tags, expr_id *out, struct error *e) {
     static const struct json none[] = {{.type = JSON_STRING, .n = 4, .string = "type"},
                                        {.type = JSON_STRING, .n = 6, .string = "object"},
                                        {.type = JSON_STRING, .n = 20, .string = "additionalProperties"},
@@ -52,7 +52,7 @@ static int arguments_expr(struct grammar *g, struct arena *a, const struct json 
     if (schema && schema->type == JSON_OBJECT && schema->n && !json_is(json_get(schema, "type"), "object"))
         return error_set(e, ERR_USAGE, "#/type: must be object for the parameters of a tool");
     if (lists_nothing(schema)) schema = &no_parameters;
-    return tags ? schema_tagged_expr(g, a, schema, tags, out, e) : schema_expr(g, a, schema, out, e);
+    return tags ? schema_tagged_expr(g, effort, schema, tags, out, e) : schema_expr(g, effort, schema, out, e);
 }
 
 bool tool_source_is_name(const struct json *name) {
@@ -64,7 +64,8 @@ bool tool_source_is_name(const struct json *name) {
     return true;
 }
 
-int tool_source_expr(struct grammar *g, struct arena *a, const struct json *source, expr_id *out, struct error *e) {
+int tool_source_expr(struct grammar *g, struct effort *effort, const struct json *source, expr_id *out,
+                     struct error *e) {
     const struct json *format = json_get(source, "format"), *tools = json_get(source, "tools");
     const int64_t most = json_int(json_get(source, "most"), 1);
     const bool is_tagged = json_get(format, "before_key") != NULL;
@@ -80,7 +81,8 @@ int tool_source_expr(struct grammar *g, struct arena *a, const struct json *sour
         expr_id arguments;
         if (!tool_source_is_name(name))
             return error_set(e, ERR_USAGE, "tool %u: a name of letters, digits, '_', '-' and '.' is required", i + 1);
-        if (arguments_expr(g, a, json_get(&tools->items[i], "parameters"), is_tagged ? &tags : NULL, &arguments, e))
+        if (arguments_expr(g, effort, json_get(&tools->items[i], "parameters"), is_tagged ? &tags : NULL, &arguments,
+                           e))
             return error_prefix(e, "parameters of tool %.*s", (int)(name->n < 60 ? name->n : 60), name->string);
         const expr_id head =
             grammar_seq(g, text_of(g, format, "before_name"), grammar_literal(g, name->string, name->n));

@@ -10,4 +10,5 @@ bool tool_source_is_name(const struct json *name);
  * Arguments are written as JSON, unless FORMAT has "before_key", "before_text", "after_value" and "ends": then they are
  * members between tags (struct schema_tags; "before_json" is optional). A tool without parameters takes an empty
  * object. ERR_USAGE names the tool and the place in its schema. */
-int tool_source_expr(struct grammar *g, struct arena *a, const struct json *source, expr_id *out, struct error *e);
+int tool_source_expr(struct grammar *g, struct effort *effort, const struct json *source, expr_id *out,
+                     struct error *e);
