@@ -24,8 +24,9 @@ struct app {
     struct engine_client *clients; /* list of open clients */
     /* constrains answers, if an option asks for it (constraint_of_options); text NULL: unconstrained */
     struct grammar_source answer_source;
-    struct buf answer_text;         /* owns its text */
-    struct tool_set *tools;         /* tools that the model may call; NULL: none */
+    struct source_grammars answer_grammars; /* its compiled form */
+    struct buf answer_text;                 /* owns its text */
+    struct tool_set *tools;                 /* tools that the model may call; NULL: none */
     struct buf tool_list;           /* their definitions, as `tools` of a chat-completions request; empty: none */
     const struct engine_info *info; /* describes the engine in use; NULL before it is open */
     /* of this process's engine; NULL when another engine answers */

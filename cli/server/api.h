@@ -51,6 +51,8 @@ struct api_request {
                                 */
     struct grammar_source source; /* schema, pattern or grammar of the answer, if has_source */
     bool has_source;
+    /* what an answer without calls must match, where `source` is of calls or text; text NULL: none */
+    struct grammar_source text_source;
 };
 
 struct api_answer { /* the common part of all objects of one reply, and the state of its stream */

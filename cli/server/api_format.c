@@ -11,7 +11,8 @@ int api_format_take(struct arena *a, const char *name, const struct json *value,
                     struct grammar_source *out, struct error *e) {
     struct buf b = {0};
     const bool is_text = kind == SOURCE_REGEX || kind == SOURCE_GBNF;
-    *out = (struct grammar_source){.kind = kind, .text = ""};
+    *out = (struct grammar_source){.kind = kind, .text = "", .name = arena_strndup(a, name, strlen(name))};
+    if (!out->name) return error_set(e, ERR_MEMORY, "no memory");
     if (is_text && value->type != JSON_STRING) return error_set(e, ERR_USAGE, "%s: must be a string", name);
     if (kind == SOURCE_JSON_OBJECT) return 0;
     if (value->type == JSON_STRING) out->text = value->string, out->n = value->n; /* also a schema as text */
@@ -21,10 +22,6 @@ int api_format_take(struct arena *a, const char *name, const struct json *value,
         buf_free(&b);
         if (!ok) return error_set(e, ERR_MEMORY, "no memory");
     }
-    struct grammar *g;
-    int rc = source_compile(out, &g, e);
-    if (rc) return error_prefix(e, "%s", name);
-    grammar_free(&g);
     return 0;
 }
 

@@ -130,7 +130,7 @@ static void serve_loop(struct server *s) {
     /* MANY_IDLE_ROUNDS: rounds with only MHD's work, which spins on a line of a chunked body that is longer than its
      * buffer */
     enum {
-        N_FIXED = 4,
+        N_FIXED = 5,
         MAX_WAIT_MS = 1000,
         EVENTS_PER_ROUND = 256,
         MANY_IDLE_ROUNDS = 100,
@@ -168,6 +168,7 @@ static void serve_loop(struct server *s) {
         fds[1] = (struct pollfd){.fd = sig_fd(), .events = POLLIN};
         fds[2] = (struct pollfd){.fd = accepting ? s->fd : -1, .events = POLLIN};
         fds[3] = (struct pollfd){.fd = accepting && serve_connection_has_room(s) ? s->port_fd : -1, .events = POLLIN};
+        fds[4] = (struct pollfd){.fd = s->compile_fd, .events = POLLIN};
         int first_http = n;
         n += watch_begin(s, &watch, fds + n);
         int first_suspended = n;
@@ -181,9 +182,10 @@ static void serve_loop(struct server *s) {
         serve_connection_detect_hangups(s, fds + first_suspended, n - first_suspended);
         for (int i = 0; i < EVENTS_PER_ROUND && engine_client_poll(s->app, &event, 0); i++)
             serve_handle_event(s, &event);
+        serve_compile_finish(s);
         serve_start_waiting(s);
         watch_end(s, &watch, fds + first_http, first_suspended - first_http);
-        for (int i = 2; i < N_FIXED; i++)
+        for (int i = 2; i < 4; i++)
             if (fds[i].fd >= 0 && (fds[i].revents & POLLIN) && !serve_connection_accept(s, fds[i].fd))
                 s->accept_again_s = clock_now() + 0.1;
         serve_start_waiting(s);
@@ -199,6 +201,7 @@ static int start_server(struct server *s, struct error *e) {
     if (!(s->sessions = mem_calloc((size_t)s->max_sessions, sizeof *s->sessions)))
         return error_set(e, ERR_MEMORY, "no memory");
     if (lib_mhd(e)) return ERR_RUNTIME;
+    TRY(serve_compile_open(s, e));
     s->http = mhd.start_daemon(MHD_ALLOW_SUSPEND_RESUME | MHD_USE_NO_LISTEN_SOCKET, 0, NULL, NULL, serve_request, s,
                                MHD_OPTION_CONNECTION_LIMIT, (unsigned)SERVE_MAX_CONNECTIONS,
                                MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)SERVE_HEAD_BYTES,
@@ -226,6 +229,7 @@ static void stop_server(struct server *s) {
         serve_connection_wake(x);
     }
     if (s->fd >= 0) unlink(s->path); /* first, so that no new client connects */
+    serve_compile_close(s);
     if (s->http) {
         struct pollfd fds[FD_SETSIZE];
         struct fd_watch w;
@@ -245,7 +249,7 @@ static void stop_server(struct server *s) {
 }
 
 int serve_run(struct app *a, struct error *e) {
-    struct server s = {.app = a, .lock = -1, .fd = -1, .port_fd = -1};
+    struct server s = {.app = a, .lock = -1, .fd = -1, .port_fd = -1, .compile_fd = -1};
     if (a->opts.v[OPT_RAW].on)
         return error_set(e, ERR_USAGE, "--serve and --raw cannot be combined: serving needs a chat template");
     int rc = resident_path(s.path, e);

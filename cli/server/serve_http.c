@@ -105,14 +105,17 @@ static enum MHD_Result on_answer(struct http_request *x) {
         if (x->server->stopping) e = (struct error){.code = ERR_MEMORY, .text = "the server is shutting down"};
         else if (!serve_enqueue(x, &e)) {
             if (x->request.load_only) return send_loaded(x);
-            if (x->request.stream) return start_stream(x);
+            if (x->state == HTTP_REQUEST_REFUSED) return send_error(x, &x->refused);
+            if (x->request.stream && x->state == HTTP_REQUEST_ANSWERING) return start_stream(x);
             suspend_until_woken(x);
             return MHD_YES;
         }
         return send_error(x, &e);
     }
     if (x->hung_up) return MHD_NO;
-    if (x->state != HTTP_REQUEST_DONE) { /* spurious wake-up */
+    if (x->state == HTTP_REQUEST_REFUSED) return send_error(x, &x->refused);
+    if (x->state > HTTP_REQUEST_REFUSED && x->request.stream) return start_stream(x); /* the grammar is compiled */
+    if (x->state != HTTP_REQUEST_DONE) {                                              /* spurious wake-up */
         suspend_until_woken(x);
         return MHD_YES;
     }

@@ -42,9 +42,11 @@ void serve_request_free(struct http_request *x) {
     struct http_request **at = &s->requests;
     while (*at != x) at = &(*at)->next;
     *at = x->next;
+    serve_compile_cancel(x);
     s->body_bytes -= x->body.len;
     for (int i = 0; i < x->n_choices; i++) free_choice(&x->choices[i]);
     mem_free(x->choices);
+    source_free(&x->grammars);
     prompt_free(&x->prompt);
     api_answer_free(&x->answer);
     api_free(&x->request);
@@ -68,6 +70,7 @@ static bool stop_choices(struct http_request *x) {
 }
 
 void serve_drop_request(struct http_request *x) {
+    if (serve_compile_cancel(x)) return;         /* freed when the job is done */
     if (!stop_choices(x)) serve_request_free(x); /* else freed by the last event */
 }
 
@@ -134,13 +137,15 @@ int serve_make_prompt(struct http_request *x, struct error *e) {
     struct api_request *r = &x->request;
     const bool required = r->tool_choice == API_TOOLS_REQUIRED;
     if (required || (r->has_source && r->tools)) { /* a call is an answer whatever the format */
-        const struct grammar_source text = r->source;
+        if (!required) r->text_source = r->source;
         const struct tool_request q = {.tools = r->tools,
                                        .name = r->forced_tool,
                                        .is_single = r->single_tool_call,
-                                       .text = required ? NULL : &text};
+                                       .text = required ? NULL : &r->text_source};
+        const char *const name = required ? "tool_choice" : "tools with a format of the answer";
         if (tool_grammar_make(&r->arena, a->template, a->tokenizer, &q, &r->source, e))
-            return error_prefix(e, required ? "tool_choice" : "tools with a format of the answer");
+            return error_prefix(e, "%s", name);
+        r->source.name = name;
         r->has_source = true;
     }
     int rc = prompt_from_json(a, &x->request.template_input, &x->prompt, e);
@@ -165,10 +170,14 @@ static int make_id(struct http_request *x, struct error *e) {
     return 0;
 }
 
+static uint64_t client_of(const struct http_request *x) {
+    const struct json *user = x->request.user;
+    return user ? hash64(user->string, user->n, x->client_job) : x->client_job;
+}
+
 /* Queues all answers of a request. */
 static int queue_choices(struct http_request *x, struct error *e) {
     struct server *s = x->server;
-    const struct json *user = x->request.user;
     if (!(x->choices = mem_calloc((size_t)x->request.n, sizeof *x->choices)))
         return error_set(e, ERR_MEMORY, "no memory");
     x->n_choices = x->request.n;
@@ -176,10 +185,24 @@ static int queue_choices(struct http_request *x, struct error *e) {
     for (int i = 0; i < x->n_choices; i++) {
         struct http_choice *c = &x->choices[i];
         c->request = x, c->index = i;
-        fair_queue_push(&s->queue, &c->queue_entry, user ? hash64(user->string, user->n, x->client_job) : x->client_job,
-                        ++s->n_orders);
+        fair_queue_push(&s->queue, &c->queue_entry, client_of(x), ++s->n_orders);
     }
     return 0;
+}
+
+static void refuse(struct http_request *x, int code, const char *text) {
+    x->state = HTTP_REQUEST_REFUSED;
+    error_set(&x->refused, code, "%s", text);
+    serve_connection_wake(x);
+}
+
+/* The grammar of the answers is compiled, or cannot be. */
+static void on_compiled(struct http_request *x, int rc, const struct error *e) {
+    struct error why = *e;
+    if (!x->conn) serve_request_free(x);
+    else if (x->server->stopping || rc == ERR_CANCELLED) refuse(x, ERR_MEMORY, shutting_down);
+    else if (rc || queue_choices(x, &why)) refuse(x, why.code, why.text);
+    else serve_connection_wake(x); /* begins the stream */
 }
 
 int serve_enqueue(struct http_request *x, struct error *e) {
@@ -192,8 +215,9 @@ int serve_enqueue(struct http_request *x, struct error *e) {
     x->answer.model = a->info->name;
     int waiting = 0, of_client = 0;
     for (const struct http_request *o = s->requests; o; o = o->next) {
-        const int n =
-            o->n_choices - o->n_begun > 0 && o->state == HTTP_REQUEST_ANSWERING ? o->n_choices - o->n_begun : 0;
+        const int n = o->state == HTTP_REQUEST_COMPILING   ? o->request.n
+                      : o->state == HTTP_REQUEST_ANSWERING ? o->n_choices - o->n_begun
+                                                           : 0;
         waiting += n, of_client += o->client_job == x->client_job ? n : 0;
     }
     if (of_client && of_client >= SERVE_CLIENT_SHARE * (SERVE_MAX_WAITING - waiting))
@@ -211,7 +235,7 @@ int serve_enqueue(struct http_request *x, struct error *e) {
     x->n_prompt = x->prompt.ids.n;
     x->document_dropped = x->prompt.document_dropped;
     x->prompt.document_dropped = false; /* a note for the client, not for the server's terminal */
-    return queue_choices(x, e);
+    return x->request.has_source ? serve_compile(x, client_of(x), on_compiled, e) : queue_choices(x, e);
 }
 
 /* --- sessions --------------------------------------------------------------------------------- */
@@ -410,6 +434,7 @@ void serve_cancel_all(struct server *s) {
             if (x->choices[i].state == HTTP_CHOICE_RUNNING) engine_client_cancel(x->choices[i].session->client);
             else if (x->choices[i].state == HTTP_CHOICE_WAITING) waiting = &x->choices[i];
         }
+        if (x->job && !serve_compile_cancel(x)) refuse(x, ERR_MEMORY, shutting_down);
         if (!waiting) continue;
         waiting->turn.failed = true;
         error_set(&waiting->turn.error, ERR_MEMORY, "%s", shutting_down);

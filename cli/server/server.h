@@ -4,6 +4,7 @@
  * the Unix socket, by the program's name at the port, and by the request's own "user"; they are served round-robin
  * (base/fair_queue.h). Texts are never logged. */
 #include <poll.h>
+#include <stdatomic.h>
 
 #include "base/fair_queue.h"
 #include "cli/server/api.h"
@@ -50,7 +51,13 @@ struct http_choice {
 };
 
 /* One request, from its first byte until its connection is done with it and its turns have ended. */
-enum http_request_state { HTTP_REQUEST_READING, HTTP_REQUEST_ANSWERING, HTTP_REQUEST_DONE };
+enum http_request_state {
+    HTTP_REQUEST_READING,
+    HTTP_REQUEST_COMPILING, /* the grammar of its answer */
+    HTTP_REQUEST_REFUSED,   /* by http_request.refused */
+    HTTP_REQUEST_ANSWERING,
+    HTTP_REQUEST_DONE
+};
 struct http_request {
     struct server *server;
     struct http_request *next;   /* in server->requests */
@@ -74,6 +81,9 @@ struct http_request {
     /* first_chunk_made, last_chunk_made: the beginning and the end of the stream are formatted */
     bool suspended, hung_up, first_chunk_made, last_chunk_made;
     struct api_request request;
+    struct compile_job *job;         /* compiles the grammar of the answer; NULL: none */
+    struct source_grammars grammars; /* of the answer */
+    struct error refused;
     struct api_answer answer;
     struct prompt prompt;
     size_t n_prompt; /* in tokens; the prompt is freed when all turns have begun */
@@ -116,6 +126,11 @@ struct server {
     struct buf identity;
     struct http_request *requests;
     struct fair_queue queue;
+    struct fair_queue compile_queue; /* of jobs that wait for a thread */
+    struct compile_job *jobs;        /* those that have one */
+    atomic_int n_compile_waiting;
+    int compile_fd;           /* readable when a job is done */
+    double fast_s, fast_at_s; /* time at full priority that jobs may use, as of fast_at_s */
     struct serve_session *sessions;
     int n_sessions, max_sessions;
     int n_connections;
@@ -162,6 +177,17 @@ void serve_cancel_all(struct server *s);         /* cancels all: the server ends
 void serve_drop_request(struct http_request *x); /* its connection is closed */
 void serve_request_free(struct http_request *x);
 int serve_request_tokens(const struct http_request *x); /* generated so far */
+
+/* serve_compile.c: compiles the grammars of answers on threads of their own */
+int serve_compile_open(struct server *s, struct error *e);
+/* Starts the job of a request; on_done() follows, maybe before this returns, with the job's result. */
+typedef void serve_compile_done(struct http_request *x, int rc, const struct error *e);
+int serve_compile(struct http_request *x, uint64_t client, serve_compile_done *on_done, struct error *e);
+void serve_compile_finish(struct server *s); /* takes the results of jobs that are done, and starts others */
+/* Cancels the job of a request. True: its thread still uses the request, which the job then frees if it has no
+ * connection, or refuses. */
+bool serve_compile_cancel(struct http_request *x);
+void serve_compile_close(struct server *s);
 
 /* serve_stream.c: answers as text */
 /* formats what was generated since into x->formatted; false: nothing */

@@ -58,21 +58,22 @@ int constraint_read_options(struct app *a, struct error *e) {
     for (size_t i = 0; i < sizeof constraint_options / sizeof *constraint_options; i++) {
         const enum opt_id id = constraint_options[i].id;
         const struct opt_value *v = &a->opts.v[id];
-        struct grammar *g;
         if (!v->text) continue;
         int rc = read_option(id, v, &a->answer_text, e);
         if (!rc && a->answer_text.failed) rc = error_set(e, ERR_MEMORY, "no memory");
         if (rc) return error_prefix(e, "--%s", opt_table[id].name);
         a->answer_source = (struct grammar_source){
             .kind = constraint_options[i].kind, .text = a->answer_text.data, .n = a->answer_text.len};
-        if ((rc = source_compile(&a->answer_source, &g, e))) return error_prefix(e, "--%s", opt_table[id].name);
-        grammar_free(&g);
+        if ((rc = source_compile_all(&a->answer_source, NULL, &a->answer_grammars, e)))
+            return error_prefix(e, "--%s", opt_table[id].name);
+        a->answer_source.compiled = &a->answer_grammars;
     }
     return 0;
 }
 
 void constraint_free_options(struct app *a) {
     buf_free(&a->answer_text);
+    source_free(&a->answer_grammars);
     a->answer_source = (struct grammar_source){0};
 }
 
@@ -86,12 +87,12 @@ enum { MAX_OPENINGS = 8 };
 struct constraint {
     struct token_filter filter;
     const struct token_trie *trie;
-    struct grammar *grammar;
+    struct source_grammars own; /* of a source that was not compiled */
     struct matcher *matcher;
-    struct output_parser *parser;   /* follows the thinking; NULL: raw */
-    bool is_free;                   /* thinking: every token is allowed */
-    struct grammar *call_grammar;   /* grammar of tool calls, if the answer may be calls or text; else NULL */
-    struct matcher *call_matcher;   /* of that grammar, at its beginning */
+    struct output_parser *parser; /* follows the thinking; NULL: raw */
+    bool is_free;                 /* thinking: every token is allowed */
+    /* of the grammar of calls, at its beginning, if the answer may be calls or text; else NULL */
+    struct matcher *call_matcher;
     bool may_call;                  /* an answer may be calls */
     _Atomic int part;               /* kind of the text that the grammar governs: enum output_kind */
     int32_t openings[MAX_OPENINGS]; /* tokens that open thinking, allowed as the first token */
@@ -196,13 +197,6 @@ static void find_openings(struct constraint *c, const struct dialect_set *s, con
     }
 }
 
-/* Opens the grammar of the calls alone of a source of text or calls. */
-static int open_calls(struct constraint *c, const struct grammar_source *s, struct error *e) {
-    const struct grammar_source calls = {.kind = SOURCE_TOOL_CALLS, .text = s->text, .n = s->n};
-    TRY(source_compile(&calls, &c->call_grammar, e));
-    return matcher_open(&c->call_matcher, c->call_grammar, c->trie, e);
-}
-
 int constraint_open(struct constraint **out, struct app *a, const struct grammar_source *s, bool is_raw,
                     const char *tail, size_t n, struct error *e) {
     struct constraint *c = *out = mem_calloc(1, sizeof *c);
@@ -220,10 +214,11 @@ int constraint_open(struct constraint **out, struct app *a, const struct grammar
     c->may_call = s->kind == SOURCE_TOOL_CALLS || s->kind == SOURCE_TEXT_OR_CALLS;
     atomic_store(&c->part, s->kind == SOURCE_TOOL_CALLS ? OUTPUT_TOOL_CALL : OUTPUT_TEXT);
     c->filter.is_whole = s->kind == SOURCE_TOOL_CALLS;
-    if (!rc) rc = source_compile(s, &c->grammar, e);
-    if (!rc) rc = matcher_open(&c->matcher, c->grammar, c->trie, e);
+    if (!rc && !s->compiled) rc = source_compile_all(s, NULL, &c->own, e);
+    const struct source_grammars *g = s->compiled ? s->compiled : &c->own;
+    if (!rc) rc = matcher_open(&c->matcher, g->whole, c->trie, e);
     if (!rc && c->may_call) matcher_allow_line_ends(c->matcher);
-    if (!rc && s->kind == SOURCE_TEXT_OR_CALLS) rc = open_calls(c, s, e);
+    if (!rc && g->calls) rc = matcher_open(&c->call_matcher, g->calls, c->trie, e);
     if (!rc && a->template && !is_raw) {
         c->parser = output_parser_open(a->template, tail, n);
         c->bits = mem_calloc((size_t)c->trie->n_ids / 64 + 1, sizeof *c->bits);
@@ -244,8 +239,7 @@ void constraint_close(struct constraint **at) {
     if (!c) return;
     matcher_close(&c->matcher);
     matcher_close(&c->call_matcher);
-    grammar_free(&c->grammar);
-    grammar_free(&c->call_grammar);
+    source_free(&c->own);
     output_parser_close(&c->parser);
     mem_free(c->bits);
     mem_free(c);

@@ -91,7 +91,6 @@ static void put_tools(struct buf *b, const struct tool_request *q) {
 int tool_grammar_make(struct arena *a, const struct chat_template *c, const struct tokenizer *t,
                       const struct tool_request *q, struct grammar_source *out, struct error *e) {
     const struct dialect *d = chat_template_dialects(c)->forced;
-    struct grammar *g;
     struct buf b = {0};
     if (!d) return error_set(e, ERR_USAGE, "this model's calls have a form that cannot be required; use auto");
     buf_str(&b, "{\"format\": {");
@@ -108,8 +107,5 @@ int tool_grammar_make(struct arena *a, const struct chat_template *c, const stru
     *out =
         (struct grammar_source){.kind = q->text ? SOURCE_TEXT_OR_CALLS : SOURCE_TOOL_CALLS, .text = text, .n = b.len};
     buf_free(&b);
-    if (!text) return error_set(e, ERR_MEMORY, "no memory");
-    TRY(source_compile(out, &g, e));
-    grammar_free(&g);
-    return 0;
+    return text ? 0 : error_set(e, ERR_MEMORY, "no memory");
 }

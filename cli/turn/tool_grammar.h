@@ -10,7 +10,7 @@ struct tool_request {
     bool is_single;                    /* at most one call */
     const struct grammar_source *text; /* what an answer without calls must match; NULL: calls are required */
 };
-/* Makes the source of a grammar of one or more calls in the form of the model's template, in the arena, and checks it.
- * ERR_USAGE: the form cannot be constrained, or a tool's schema cannot; the message says which. */
+/* Makes the source of a grammar of one or more calls in the form of the model's template, in the arena. ERR_USAGE: the
+ * form cannot be constrained. */
 int tool_grammar_make(struct arena *a, const struct chat_template *c, const struct tokenizer *t,
                       const struct tool_request *q, struct grammar_source *out, struct error *e);
