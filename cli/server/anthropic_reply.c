@@ -121,16 +121,23 @@ void anthropic_delta(struct buf *b, struct api_answer *a, const struct api_choic
     put_delta(b, a, thinking ? "thinking_delta" : "text_delta", thinking ? "thinking" : "text", s, n);
 }
 
+void anthropic_call(struct buf *b, struct api_answer *a, const struct api_choice *c,
+                    const struct api_call_piece *piece) {
+    const struct buf *arguments = &piece->call->arguments;
+    if (piece->begins) {
+        open_block(b, a, OUTPUT_TOOL_CALL);
+        put_call_head(b, a, piece->call, piece->index);
+        buf_str(b, "{}}}\n\n");
+    }
+    if (arguments->len > piece->from)
+        put_delta(b, a, "input_json_delta", "partial_json", arguments->data + piece->from,
+                  arguments->len - piece->from);
+    if (piece->ends) close_block(b, a);
+}
+
 void anthropic_finish(struct buf *b, struct api_answer *a, const struct api_choice *c) {
     const struct turn *t = c->turn;
     if (!c->calls->n && t->tool.len) anthropic_delta(b, a, c, OUTPUT_TEXT, t->tool.data, t->tool.len, SIZE_MAX);
-    for (size_t i = 0; i < c->calls->n; i++) {
-        open_block(b, a, OUTPUT_TOOL_CALL);
-        put_call_head(b, a, &c->calls->v[i], i);
-        buf_str(b, "{}}}\n\n");
-        put_delta(b, a, "input_json_delta", "partial_json", c->calls->v[i].arguments.data,
-                  c->calls->v[i].arguments.len);
-    }
     close_block(b, a);
 }
 

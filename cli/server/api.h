@@ -76,9 +76,16 @@ struct api_choice { /* one answer; its turn has ended, except in api_protocol.de
     int index;
 };
 
+struct api_call_piece {
+    const struct tool_call *call;
+    size_t index; /* of the call in its answer */
+    size_t from;  /* byte of the arguments, up to their end */
+    bool begins, ends;
+};
+
 /* How a protocol puts requests and answers into text. Formatting functions append to a buffer. Streams: begin, then
- * delta for each piece of text, then finish once per choice, then end; or fail instead of the rest. Replies without a
- * stream: whole. */
+ * delta for each piece of text and call for each piece of a call, then finish once per choice, then end; or fail
+ * instead of the rest. Replies without a stream: whole. */
 struct api_protocol {
     const char *id_prefix;
     const char *stream_type; /* content type of a stream */
@@ -94,6 +101,9 @@ struct api_protocol {
      * log probabilities were not requested. */
     void (*delta)(struct buf *b, struct api_answer *a, const struct api_choice *c, enum output_kind part, const char *s,
                   size_t n, size_t first_logprob);
+    /* Formats a piece of call i: its head if it begins, its arguments from a byte on, and its end. NULL: finish formats
+     * the calls of a->calls. Otherwise all calls have been formatted when finish is called. */
+    void (*call)(struct buf *b, struct api_answer *a, const struct api_choice *c, const struct api_call_piece *piece);
     void (*finish)(struct buf *b, struct api_answer *a, const struct api_choice *c);
     void (*end)(struct buf *b, struct api_answer *a, const struct api_choice *c, int n);
     void (*fail)(struct buf *b, struct api_answer *a, int status, const char *code, const char *text);

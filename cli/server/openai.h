@@ -5,6 +5,8 @@
 void openai_begin(struct buf *b, struct api_answer *a);
 void openai_chat_delta(struct buf *b, struct api_answer *a, const struct api_choice *c, enum output_kind part,
                        const char *s, size_t n, size_t first_logprob);
+void openai_chat_call(struct buf *b, struct api_answer *a, const struct api_choice *c,
+                      const struct api_call_piece *piece);
 void openai_chat_finish(struct buf *b, struct api_answer *a, const struct api_choice *c);
 void openai_chat_end(struct buf *b, struct api_answer *a, const struct api_choice *c, int n);
 void openai_chat_whole(struct buf *b, struct api_answer *a, const struct api_choice *c, int n);

@@ -107,15 +107,20 @@ static void put_reason(struct buf *b, const struct api_choice *ended) {
     else buf_str(b, "\"finish_reason\": null");
 }
 
-static void put_calls(struct buf *b, const struct api_answer *a, const struct api_choice *c, bool index) {
+/* Puts the members of a call up to its arguments. */
+static void put_call_head(struct buf *b, const struct api_answer *a, const struct api_choice *c,
+                          const struct tool_call *call, size_t i) {
+    buf_fmt(b, "\"id\": \"call_%s_%d_%zu\", \"type\": \"function\", \"function\": {", a->code, c->index, i);
+    api_put_text_member(b, "name", call->name.data, call->name.len);
+    buf_str(b, ", ");
+}
+
+static void put_calls(struct buf *b, const struct api_answer *a, const struct api_choice *c) {
     buf_str(b, "\"tool_calls\": [");
     for (size_t i = 0; i < c->calls->n; i++) {
         const struct tool_call *call = &c->calls->v[i];
         buf_str(b, i ? ", {" : "{");
-        if (index) buf_fmt(b, "\"index\": %zu, ", i);
-        buf_fmt(b, "\"id\": \"call_%s_%d_%zu\", \"type\": \"function\", \"function\": {", a->code, c->index, i);
-        api_put_text_member(b, "name", call->name.data, call->name.len);
-        buf_str(b, ", ");
+        put_call_head(b, a, c, call, i);
         api_put_text_member(b, "arguments", call->arguments.data, call->arguments.len);
         buf_str(b, "}}");
     }
@@ -187,11 +192,27 @@ void openai_chat_delta(struct buf *b, struct api_answer *a, const struct api_cho
     buf_free(&delta);
 }
 
+void openai_chat_call(struct buf *b, struct api_answer *a, const struct api_choice *c,
+                      const struct api_call_piece *piece) {
+    const struct buf *arguments = &piece->call->arguments;
+    const size_t n = arguments->len - piece->from;
+    for (int part = !piece->begins; part < 1 + (n > 0); part++) { /* the head, the arguments */
+        struct buf delta = {0};
+        buf_fmt(&delta, "\"tool_calls\": [{\"index\": %zu, ", piece->index);
+        if (!part) put_call_head(&delta, a, c, piece->call, piece->index);
+        else buf_str(&delta, "\"function\": {");
+        api_put_text_member(&delta, "arguments", part ? arguments->data + piece->from : "", part ? n : 0);
+        buf_str(&delta, "}}]");
+        put_chunk(b, a, c, delta.data, delta.len, SIZE_MAX, false);
+        b->failed |= delta.failed;
+        buf_free(&delta);
+    }
+}
+
 void openai_chat_finish(struct buf *b, struct api_answer *a, const struct api_choice *c) {
     struct buf delta = {0};
     const size_t none = SIZE_MAX;
-    if (c->calls->n) put_calls(&delta, a, c, true);
-    else if (c->turn->tool.len && !a->request->markup)
+    if (!c->calls->n && c->turn->tool.len && !a->request->markup)
         put_part(&delta, OUTPUT_TEXT, c->turn->tool.data, c->turn->tool.len);
     if (delta.len) put_chunk(b, a, c, delta.data, delta.len, none, false);
     put_chunk(b, a, c, "", 0, none, true);
@@ -225,7 +246,7 @@ static void put_message(struct buf *b, const struct api_answer *a, const struct 
     }
     if (c->calls->n) {
         buf_str(b, ", ");
-        put_calls(b, a, c, false);
+        put_calls(b, a, c);
     }
     buf_char(b, '}');
 }

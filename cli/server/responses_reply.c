@@ -183,25 +183,35 @@ void responses_delta(struct buf *b, struct api_answer *a, const struct api_choic
     if (buf_add(&a->text, s, n)) b->failed = true;
 }
 
-/* A call: its item, all of its arguments at once. */
-static void put_call_events(struct buf *b, struct api_answer *a, const struct tool_call *call) {
-    static const char *const steps[][2] = {{"response.function_call_arguments.delta", "delta"},
-                                           {"response.function_call_arguments.done", "arguments"}};
-    struct buf item = {0};
-    const int index = a->n_blocks++;
-    put_item_event(b, a, "response.output_item.added");
-    buf_str(b, "\"item\": ");
-    put_call(b, a, index, call, true);
+/* Puts an event of the arguments of the open item, a call. */
+static void put_arguments_event(struct buf *b, struct api_answer *a, const struct tool_call *call, const char *step,
+                                const char *member, size_t from) {
+    char name[48];
+    snprintf(name, sizeof name, "response.function_call_arguments.%s", step);
+    put_item_event(b, a, name);
+    buf_fmt(b, "\"item_id\": \"fc_%s_%d\", ", a->code, a->n_blocks - 1);
+    api_put_text_member(b, "name", call->name.data, call->name.len);
+    buf_str(b, ", ");
+    api_put_text_member(b, member, call->arguments.data + from, call->arguments.len - from);
     buf_str(b, "}\n\n");
-    for (int i = 0; i < 2; i++) {
-        put_item_event(b, a, steps[i][0]);
-        buf_fmt(b, "\"item_id\": \"fc_%s_%d\", ", a->code, index);
-        api_put_text_member(b, "name", call->name.data, call->name.len);
-        buf_str(b, ", ");
-        api_put_text_member(b, steps[i][1], call->arguments.data, call->arguments.len);
+}
+
+void responses_call(struct buf *b, struct api_answer *a, const struct api_choice *c,
+                    const struct api_call_piece *piece) {
+    const struct tool_call *call = piece->call;
+    struct buf item = {0};
+    if (piece->begins) {
+        close_text(b, a);
+        a->n_blocks++;
+        put_item_event(b, a, "response.output_item.added");
+        buf_str(b, "\"item\": ");
+        put_call(b, a, a->n_blocks - 1, call, true);
         buf_str(b, "}\n\n");
     }
-    put_call(&item, a, index, call, false);
+    if (call->arguments.len > piece->from) put_arguments_event(b, a, call, "delta", "delta", piece->from);
+    if (!piece->ends) return;
+    put_arguments_event(b, a, call, "done", "arguments", 0);
+    put_call(&item, a, a->n_blocks - 1, call, false);
     finish_item(b, a, &item);
 }
 
@@ -210,7 +220,6 @@ void responses_finish(struct buf *b, struct api_answer *a, const struct api_choi
     if (!c->calls->n && t->tool.len) responses_delta(b, a, c, OUTPUT_TEXT, t->tool.data, t->tool.len, SIZE_MAX);
     else if (!c->calls->n && !t->text.len) open_text(b, a, OUTPUT_TEXT); /* an empty answer is a message, too */
     close_text(b, a);
-    for (size_t i = 0; i < c->calls->n; i++) put_call_events(b, a, &c->calls->v[i]);
 }
 
 void responses_end(struct buf *b, struct api_answer *a, const struct api_choice *c, int n) {

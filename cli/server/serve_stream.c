@@ -47,12 +47,34 @@ static void put_ids(struct http_request *x, struct http_choice *c, bool settled)
     buf_str(&x->formatted, "\n\n");
 }
 
-/* Formats what an answer has generated, and its end. An attached process gets text with its ids, so that a stopped
- * answer can be continued: text waits a few tokens for what is held back. */
-static void put_choice(struct http_request *x, struct http_choice *c, const struct api_choice *view) {
-    enum { IDS_HELD_MOST = 8 };
-    const bool settled = !c->turn.running || turn_is_settled(&c->turn);
-    if (x->request.markup && !settled && c->turn.ids.n < c->n_ids_sent + IDS_HELD_MOST) return;
+size_t serve_stream_arguments(const struct http_choice *c, size_t *n) {
+    size_t bytes = 0, n_complete = 0;
+    const struct tool_calls *calls = tool_stream_calls(c->tool_stream, &n_complete);
+    for (size_t i = 0; i < calls->n; i++) bytes += calls->v[i].arguments.len;
+    *n = calls->n + n_complete;
+    return bytes;
+}
+
+/* Formats what is known of an answer's calls. Those of an ended answer are complete. */
+static void put_calls(struct http_request *x, struct http_choice *c, const struct api_choice *view) {
+    const bool is_end = c->state == HTTP_CHOICE_DONE;
+    size_t n_complete = c->calls.n;
+    const struct tool_calls *calls =
+        is_end || !c->tool_stream ? &c->calls : tool_stream_calls(c->tool_stream, &n_complete);
+    c->calls_grew = false;
+    for (size_t i = c->n_calls_ended; i < calls->n && !(i && x->request.single_tool_call); i++) {
+        struct api_call_piece piece = {
+            .call = &calls->v[i], .index = i, .begins = i == c->n_calls_begun, .ends = is_end || i < n_complete};
+        if (!piece.begins) piece.from = c->n_arguments_sent;
+        if (piece.begins || piece.ends || piece.from < piece.call->arguments.len)
+            x->protocol->call(&x->formatted, &x->answer, view, &piece);
+        c->n_calls_begun = i + 1;
+        c->n_arguments_sent = piece.call->arguments.len;
+        if (piece.ends) c->n_calls_ended = i + 1;
+    }
+}
+
+static void put_text(struct http_request *x, struct http_choice *c, const struct api_choice *view) {
     for (size_t i = 0; i < c->n_generated; i++) {
         const bool is_text = c->generated[i].part == OUTPUT_TEXT;
         x->protocol->delta(&x->formatted, &x->answer, view, c->generated[i].part, c->generated[i].text.data,
@@ -61,6 +83,18 @@ static void put_choice(struct http_request *x, struct http_choice *c, const stru
         c->generated[i].text.len = 0;
     }
     c->n_generated = 0;
+}
+
+/* Formats what an answer has generated, and its end. An attached process gets text with its ids, so that a stopped
+ * answer can be continued: text waits a few tokens for what is held back. */
+static void put_choice(struct http_request *x, struct http_choice *c, const struct api_choice *view) {
+    enum { IDS_HELD_MOST = 8 };
+    const bool settled = !c->turn.running || turn_is_settled(&c->turn);
+    if (x->request.markup && !settled && c->turn.ids.n < c->n_ids_sent + IDS_HELD_MOST) return;
+    /* text that was held back comes after the call that has begun: no protocol goes on with a call after it */
+    if (c->n_calls_begun == c->n_calls_ended) put_text(x, c, view);
+    if (x->protocol->call && !x->failed) put_calls(x, c, view);
+    if (c->n_calls_begun == c->n_calls_ended || x->failed) put_text(x, c, view);
     if (x->request.markup && !c->finished) put_ids(x, c, settled);
     if (c->state != HTTP_CHOICE_DONE || c->finished || x->failed) return;
     x->protocol->finish(&x->formatted, &x->answer, view);
@@ -85,7 +119,7 @@ bool serve_stream_format(struct http_request *x) {
     x->formatted.len = x->sent_bytes = 0;
     get_choices(x, views);
     put_comments(x);
-    for (int i = 0; i < x->n_choices; i++) any |= x->choices[i].n_generated > 0;
+    for (int i = 0; i < x->n_choices; i++) any |= x->choices[i].n_generated > 0 || x->choices[i].calls_grew;
     if (!x->first_chunk_made && any) {
         x->protocol->begin(&x->formatted, &x->answer);
         x->first_chunk_made = true;

@@ -15,6 +15,7 @@
 #include "cli/report.h"
 #include "cli/server/resident.h"
 #include "cli/server/server.h"
+#include "cli/terminal/out.h"
 #include "cli/turn/infill.h"
 #include "cli/turn/tool_grammar.h"
 #include "tokenizer/grammar/tool_source.h"
@@ -35,6 +36,7 @@ static void free_choice(struct http_choice *c) {
     for (size_t i = 0; i < sizeof c->generated / sizeof *c->generated; i++) buf_free(&c->generated[i].text);
     turn_free(&c->turn);
     tool_calls_free(&c->calls);
+    tool_stream_close(&c->tool_stream);
 }
 
 void serve_request_free(struct http_request *x) {
@@ -275,11 +277,27 @@ static struct serve_session *choose_session(struct server *s, const struct promp
     return oldest;
 }
 
+/* Takes what the model writes of its calls. */
+static int add_call_text(struct http_choice *c, const char *data, size_t n) {
+    const struct http_request *x = c->request;
+    struct buf text = {0};
+    size_t n_before = 0, n_now;
+    if (!x->protocol->call || x->request.no_tool_calls) return 0;
+    if (!c->tool_stream && !(c->tool_stream = tool_stream_open(x->request.tools))) return ERR_MEMORY;
+    const size_t arguments_before = serve_stream_arguments(c, &n_before);
+    out_utf8(&text, data, n);
+    int rc = text.failed ? ERR_MEMORY : text.len ? tool_stream_add(c->tool_stream, text.data, text.len) : 0;
+    buf_free(&text);
+    c->calls_grew |= serve_stream_arguments(c, &n_now) != arguments_before || n_now != n_before;
+    return rc;
+}
+
 static int add_generated(void *ctx, enum output_kind part, const char *data, size_t n) {
     struct http_choice *c = ctx;
     const struct api_request *r = &c->request->request;
     size_t k = c->n_generated;
-    if ((part == OUTPUT_TOOL_CALL && !r->markup) || !r->stream) return 0; /* sent whole at the end */
+    if (!r->stream) return 0; /* sent whole at the end */
+    if (part == OUTPUT_TOOL_CALL && !r->markup) return add_call_text(c, data, n);
     while (k && c->generated[k - 1].part != part && c->n_generated == sizeof c->generated / sizeof *c->generated) k--;
     if (!k || c->generated[k - 1].part != part) {
         k = ++c->n_generated;
@@ -287,6 +305,16 @@ static int add_generated(void *ctx, enum output_kind part, const char *data, siz
         c->generated[k - 1].text.len = 0;
     }
     return buf_add(&c->generated[k - 1].text, data, n);
+}
+
+/* What a stream has sent of calls stays, also if a limit has cut them, or if the whole is no call. */
+static int keep_sent_calls(struct http_choice *c) {
+    size_t n;
+    if (!c->n_calls_begun || tool_stream_agrees(c->tool_stream, &c->calls)) return 0;
+    tool_calls_truncate(&c->calls, 0);
+    TRY(tool_calls_copy(tool_stream_calls(c->tool_stream, &n), &c->calls));
+    tool_calls_truncate(&c->calls, c->n_calls_begun);
+    return 0;
 }
 
 /* Ends one answer. The first failure stops the other answers of its request. May free the request. */
@@ -300,7 +328,7 @@ static void finish_choice(struct http_choice *c) {
     c->session = NULL;
     if (c->state == HTTP_CHOICE_WAITING) leave_queue(c);
     else c->state = HTTP_CHOICE_DONE, x->n_done++;
-    if (!c->turn.failed && api_parse_tools(&x->request, &c->turn, &c->calls)) {
+    if (!c->turn.failed && (api_parse_tools(&x->request, &c->turn, &c->calls) || keep_sent_calls(c))) {
         c->turn.failed = true;
         error_set(&c->turn.error, ERR_MEMORY, "no memory");
     }
@@ -453,7 +481,7 @@ void serve_handle_event(struct server *s, const struct engine_event *event) {
         snprintf(x->progress_comment, sizeof x->progress_comment, ": prompt %d of %d, %.3f s left\n\n",
                  event->event.done, event->event.total, event->event.left_s);
     if (c->turn.running) {
-        if (c->n_generated || *x->progress_comment) serve_connection_wake(x);
+        if (c->n_generated || c->calls_grew || *x->progress_comment) serve_connection_wake(x);
         return;
     }
     s->n_answered++;

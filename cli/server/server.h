@@ -9,6 +9,7 @@
 #include "base/fair_queue.h"
 #include "cli/server/api.h"
 #include "cli/server/lib_mhd.h"
+#include "tokenizer/chat/tool_stream.h"
 
 enum {
     SERVE_MAX_CONNECTIONS = 512, /* at once; further ones wait to be accepted */
@@ -47,7 +48,12 @@ struct http_choice {
         enum output_kind part;
     } generated[8];
     size_t n_generated, n_logprobs_sent, n_ids_sent;
-    bool finished; /* its end is formatted */
+    /* in a stream: the calls as they are written; NULL: none yet. Those that were formatted, and of the last one the
+     * bytes of its arguments */
+    struct tool_stream *tool_stream;
+    size_t n_calls_begun, n_calls_ended, n_arguments_sent;
+    bool calls_grew; /* since they were formatted */
+    bool finished;   /* its end is formatted */
 };
 
 /* One request, from its first byte until its connection is done with it and its turns have ended. */
@@ -192,6 +198,8 @@ void serve_compile_close(struct server *s);
 /* serve_stream.c: answers as text */
 /* formats what was generated since into x->formatted; false: nothing */
 bool serve_stream_format(struct http_request *x);
+/* bytes of the arguments that the tool stream of an answer has; *n: of its calls, twice those that are complete */
+size_t serve_stream_arguments(const struct http_choice *c, size_t *n);
 /* sends something to clients whose streams have been silent, so that neither they nor a proxy give up */
 void serve_stream_break_silence(struct server *s, double now);
 /* the answer without stream; all turns have ended without error */

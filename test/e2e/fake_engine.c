@@ -23,7 +23,11 @@
 static const uint8_t nothing[1] = {0};
 const struct file_embedded ember_files[] = {{"config.json", nothing, nothing}, {NULL, NULL, NULL}};
 
-enum { max_events = 1 << 16, context = 65536 };
+enum {
+    max_events = 1 << 16,
+    context = 65536,
+    PAUSE = 0x12 /* in a plan: generates nothing more until it is cancelled */
+};
 
 struct session {
     struct engine *e;
@@ -100,6 +104,7 @@ static void step(struct session *s) {
     }
     if (now < s->first_token_at + s->n_answer * s->token_s) return;
     if (!s->n_answer) s->first_token_at = now;
+    if (s->at < s->plan.len && s->plan.data[s->at] == PAUSE) return;
     if (s->at >= s->plan.len) {
         end(s, s->fail ? EVENT_ERROR : EVENT_DONE, DONE_STOP);
         return;

@@ -146,6 +146,19 @@ def chunks(response):
     return out, done
 
 
+def streamed_calls(chunks):
+    """Joins the pieces of tool calls in chunks of chat completions; the first piece of each has its name and id, and no arguments."""
+    calls = []
+    for piece in (p for c in chunks for choice in c["choices"] for p in choice["delta"].get("tool_calls", [])):
+        if piece["index"] == len(calls):
+            assert piece["function"]["arguments"] == "", piece
+            calls.append({**piece, "function": dict(piece["function"])})
+        else:
+            assert piece["index"] == len(calls) - 1 and set(piece) == {"index", "function"} and set(piece["function"]) == {"arguments"}, piece
+            calls[-1]["function"]["arguments"] += piece["function"]["arguments"]
+    return calls
+
+
 class Case(driver.Case):
     def setUp(self):
         super().setUp()

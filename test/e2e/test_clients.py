@@ -32,6 +32,32 @@ class Clients(Case):
         self.assertEqual(p.returncode, 0, p.stderr.decode()[-2000:])
         return json.loads(p.stdout.decode().strip().split("\n")[-1])
 
+    @needs("openai")
+    def test_openai(self):
+        """Pieces of calls, joined by the client's own helper."""
+        got = self.run_client(f"""
+import openai
+client = openai.OpenAI(max_retries=0)
+with client.chat.completions.stream(model="fake", messages=[dict(role="user", content="call")], tools=[{TOOL!r}]) as stream:
+    pieces = [e.arguments_delta for e in stream if e.type == "tool_calls.function.arguments.delta"]
+    final = stream.get_final_completion().choices[0]
+print(json.dumps([len(pieces), [[c.function.name, json.loads(c.function.arguments)] for c in final.message.tool_calls], final.finish_reason]))""")
+        self.assertGreaterEqual(got[0], 2)
+        self.assertEqual(got[1:], [[["weather", {"city": "Bern \U0001f600"}], ["time", {}]], "tool_calls"])
+
+    @needs("anthropic")
+    def test_anthropic(self):
+        got = self.run_client(f"""
+import anthropic
+client = anthropic.Anthropic(base_url=url.removesuffix("/v1"), api_key=key, max_retries=0)
+tool = {TOOL!r}["function"]
+with client.messages.stream(model="fake", max_tokens=500, messages=[dict(role="user", content="call")], tools=[dict(name=tool["name"], description="d", input_schema=tool["parameters"])]) as stream:
+    pieces = [e.partial_json for e in stream if e.type == "input_json"]
+    final = stream.get_final_message()
+print(json.dumps([len(pieces), [[b.name, b.input] for b in final.content if b.type == "tool_use"], final.stop_reason]))""")
+        self.assertGreaterEqual(got[0], 2)
+        self.assertEqual(got[1:], [[["weather", {"city": "Bern \U0001f600"}], ["time", {}]], "tool_use"])
+
     @needs("litellm")
     def test_litellm(self):
         got = self.run_client(f"""

@@ -8,7 +8,7 @@ import sys
 import unittest
 
 import driver
-from server import Case, ask, chunks
+from server import Case, ask, chunks, streamed_calls
 
 TEMPLATE = """{{ bos_token }}{% if tools %}<|system|>Write <tool_call> and JSON with name and arguments.{{ tools | tojson }}<|end|>{% endif %}{% for m in messages %}<|{{ 'user' if m.role == 'tool' else m.role }}|>
 {{- m.content or '' }}{% for c in m.tool_calls or [] %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"""
@@ -60,7 +60,7 @@ class Chat(Model):
             self.assertTrue(name == "get_weather" and is_city(arguments), arguments)
         r = self.s.stream("hello", tools=TOOLS, tool_choice=named["tool_choice"], seed=1)
         got, done = chunks(r)
-        call = next(c["choices"][0]["delta"]["tool_calls"][0]["function"] for c in got if "tool_calls" in c["choices"][0]["delta"])
+        call = streamed_calls(got)[0]["function"]
         self.assertTrue(done and is_city(json.loads(call["arguments"])), call)
 
     def test_forced_calls_refused(self):

@@ -10,7 +10,7 @@ import threading
 import time
 
 import driver
-from server import Case, ask, chunks
+from server import Case, ask, chunks, streamed_calls
 
 LONG = "".join(f"word{i} " for i in range(200))  # the answer to "long"
 
@@ -78,7 +78,7 @@ class Protocol(Case):
             self.assertEqual((m["reasoning_content"], m["content"], functions(m["tool_calls"]), choice["finish_reason"]), ("which one?", "Let me see.", want[:n], "tool_calls"))
             got, done = chunks(self.s.stream("call", **more))
             choices = [c["choices"][0] for c in got]
-            calls = [c for x in choices for c in x["delta"].get("tool_calls", [])]
+            calls = streamed_calls(got)
             self.assertEqual(("".join(x["delta"].get("reasoning_content", "") for x in choices), "".join(x["delta"].get("content", "") for x in choices)), ("which one?", "Let me see."))
             self.assertEqual((functions(calls), [c["index"] for c in calls], choices[-1]["finish_reason"], done), (want[:n], list(range(n)), "tool_calls", True))
             for ids in ([c["id"] for c in m["tool_calls"]], [c["id"] for c in calls]):
@@ -90,6 +90,36 @@ class Protocol(Case):
         self.assertEqual((choice["message"], choice["finish_reason"]), ({"role": "assistant", "content": '<tool_call>{"name": 5}</tool_call>'}, "stop"))
         got, done = chunks(self.s.stream("nonsense", tools=tools))
         self.assertEqual("".join(c["choices"][0]["delta"].get("content", "") for c in got), choice["message"]["content"])
+
+    def test_calls_as_they_come(self):
+        """Arguments in JSON are streamed as they come, others by a whole argument; together they are what a whole reply has. A limit leaves the beginning of a call."""
+        tools = [{"type": "function", "function": {"name": "write", "parameters": {"type": "object", "properties": {"text": {"type": "string"}, "n": {"type": "integer"}}}}}]
+        text = "one two\\n three\\u00e9 \\ud83d\\ude00 four \\\\ five "
+        json_form = '\x10{"name": "write", "arguments": {"text" : "' + text + '","n":[1.50,{"a":null}]}}\x11'
+        tag_form = "\x10write<arg_key>text</arg_key><arg_value>some text</arg_value><arg_key>n</arg_key><arg_value>3</arg_value>\x11"
+        for markup, pauses in ((json_form, {"two": '{"text": "one ', '","n"': '{"text": "' + json.dumps(json.loads(f'"{text}"'), ensure_ascii=False)[1:-1], ":null": '{"text": ' + json.dumps(json.loads(f'"{text}"'), ensure_ascii=False) + ', "n": [1.5, {"a"'}),
+                               (tag_form, {"<arg_key>n": '{"text": "some text"'})):
+            whole = "say " + json.dumps([markup])
+            want, = self.s.chat(whole, tools=tools)[1]["choices"][0]["message"]["tool_calls"]
+            got, done = chunks(self.s.stream(whole, tools=tools))
+            self.assertEqual((streamed_calls(got)[0]["function"], done, got[-1]["choices"][0]["finish_reason"]), (want["function"], True, "tool_calls"))
+            for at, begun in pauses.items():
+                self.assertTrue(want["function"]["arguments"].startswith(begun), (want, begun))
+                r, got = self.s.stream("say " + json.dumps([markup.replace(at, "\x12" + at)]), tools=tools), []
+                while not (call := streamed_calls(got)) or call[0]["function"]["arguments"] != begun:
+                    line = r.readline()  # the model has stopped within the call
+                    self.assertTrue(line and b"finish_reason\": \"" not in line, (line, call, begun))
+                    got += [json.loads(line[6:])] if line.startswith(b"data: ") else []
+                r.close()
+            cut, done = chunks(self.s.stream(whole, tools=tools, max_tokens=90))
+            (call,), begun = streamed_calls(cut), want["function"]["arguments"]
+            self.assertTrue(begun.startswith(call["function"]["arguments"]) and call["function"]["arguments"] != begun, call)
+            self.assertEqual((call["function"]["name"], cut[-1]["choices"][0]["finish_reason"], done), ("write", "length", True))
+        broken = self.s.stream("say " + json.dumps(['\x10{"name": "write", "arguments": {"text": "abc" 5}}\x11']), tools=tools)
+        got, done = chunks(broken)  # what has been sent of a call that turns out to be none stays, or it is text
+        calls, said = streamed_calls(got), "".join(c["choices"][0]["delta"].get("content", "") for c in got)
+        self.assertEqual((calls[0]["function"]["arguments"], said) if calls else said, ('{"text": "abc"', "") if calls else '<tool_call>{"name": "write", "arguments": {"text": "abc" 5}}</tool_call>')
+        self.assertEqual((got[-1]["choices"][0]["finish_reason"], done), ("tool_calls" if calls else "stop", True))
 
     def test_roles(self):
         """A role that the template would drop is refused; the new name of the system role means the old one."""

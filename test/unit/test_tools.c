@@ -10,10 +10,46 @@
 #include "cli/tools/tool_process.h"
 #include "cli/turn/conversation.h"
 #include "test/unit/unit.h"
+#include "tokenizer/chat/tool_stream.h"
 
 static const char weather[] = "[{\"type\": \"function\", \"function\": {\"name\": \"weather\", \"parameters\": "
                               "{\"type\": \"object\", \"properties\": {\"city\": {\"type\": \"string\"}, "
                               "\"days\": {\"type\": \"integer\"}}}}}]";
+
+/* Gives the markup to a stream in pieces of `size` characters. What it says after each is the beginning of what the
+ * whole markup has. Returns the pieces after which arguments grew. */
+static int stream(const char *markup, size_t size, const struct json *tools, const struct tool_calls *whole) {
+    struct tool_stream *t = tool_stream_open(tools);
+    const char *end = markup + strlen(markup);
+    size_t n_complete = 0, known = 0;
+    int grown = 0;
+    assert_non_null(t);
+    while (markup < end) {
+        const char *from = markup;
+        for (size_t k = 0; k < size && markup < end; k++) do
+                markup++;
+            while ((*markup & 0xC0) == 0x80);
+        assert_int_equal(tool_stream_add(t, from, (size_t)(markup - from)), 0);
+        const struct tool_calls *c = tool_stream_calls(t, &n_complete);
+        size_t now = 0;
+        assert_true(n_complete <= c->n && c->n <= n_complete + 1);
+        for (size_t i = 0; i < c->n; i++) now += c->v[i].arguments.len;
+        grown += now > known;
+        known = now;
+        if (!whole->n) continue; /* not calls, as is known at the end only */
+        assert_true(c->n <= whole->n);
+        for (size_t i = 0; i < c->n; i++) {
+            const struct tool_call *a = &c->v[i], *b = &whole->v[i];
+            assert_int_equal(a->name.len, b->name.len);
+            assert_memory_equal(a->name.data, b->name.data, b->name.len);
+            assert_true(a->arguments.len <= b->arguments.len &&
+                        (i >= n_complete || a->arguments.len == b->arguments.len));
+            if (a->arguments.len) assert_memory_equal(a->arguments.data, b->arguments.data, a->arguments.len);
+        }
+    }
+    tool_stream_close(&t);
+    return grown;
+}
 
 /* "name(arguments) name(arguments)", or "?" if it is not a call. */
 static void check(const char *markup, const char *want) {
@@ -35,6 +71,7 @@ static void check(const char *markup, const char *want) {
         assert_int_equal(j.type, JSON_OBJECT);
     }
     assert_string_equal(got.data, want);
+    for (size_t size = 1; size < 1000; size = size * 3 + 1) stream(markup, size, &tools, &c);
     buf_free(&got);
     tool_calls_free(&c);
     arena_free(&arena);
@@ -257,6 +294,47 @@ static void test_types(void **state) {
           "f({\"x\": [1]})");
 }
 
+/* Arguments in JSON grow with each piece, escapes and numbers as whole ones; those in tags with each argument. */
+static void test_streams(void **state) {
+    static const char arguments[] =
+        "{ \"a\" : \"x\\u00e9\\ud83d\\ude00 \\ud83dz \\ud83d\\n\\/ \\ud83d\\ud83d\\ude00 \xe4\xb8\x96 "
+        "\\\"\",\"b\":[1.50, -0 "
+        ",1e5,true ,null,{},[]],\"\":{\"<\":\"\"} , \"long\": \"one two three four five six seven eight nine ten\"}";
+    static const struct {
+        const char *before, *after;
+        int grown; /* at least, of pieces of one character */
+    } cases[] = {
+        {"<tool_call>\n{\"name\": \"f\", \"arguments\": ", "}\n</tool_call>", 90},
+        {"<tool_call>{\"name\": \"g\", \"arguments\": {}}</tool_call><tool_call>{\"name\": \"f\", \"arguments\": ",
+         "}</tool_call>", 90},
+        {"[TOOL_CALLS][{\"id\": \"a\", \"meta\": {\"k\": 1}, \"name\": \"f\", \"arguments\": ", "}]", 90},
+        {"[TOOL_CALLS]f[ARGS]", "", 100},
+        {"<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>",
+         "<|tool_call_end|><|tool_calls_section_end|>", 100},
+        {"<|channel|>commentary to=functions.f <|constrain|>json<|message|>", "<|call|>", 100},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct tool_calls whole = {0};
+        struct buf b = {0};
+        buf_fmt(&b, "%s%s%s", cases[i].before, arguments, cases[i].after);
+        assert_int_equal(tool_calls_parse(b.data, b.len, NULL, &whole), 0);
+        for (size_t size = 1; size < 40; size++) {
+            const int grown = stream(b.data, size, NULL, &whole);
+            if (size == 1 && grown < cases[i].grown) fail_msg("case %zu: %d", i, grown);
+        }
+        /* cut anywhere, or with a wrong character, it is no call, and says nothing wrong before the end */
+        const struct tool_calls none = {0};
+        for (size_t k = strlen(cases[i].before); k < b.len; k += 7) {
+            char *bad = mem_strdup(b.data);
+            if ((bad[k] & 0x80) == 0) bad[k] = '\x01';
+            stream(bad, 5, NULL, &none);
+            mem_free(bad);
+        }
+        tool_calls_free(&whole);
+        buf_free(&b);
+    }
+}
+
 static void test_no_calls(void **state) {
     static const char *const texts[] = {"",
                                         "<tool_call>",
@@ -443,6 +521,7 @@ int main(void) {
                                        cmocka_unit_test(test_marks_in_strings),
                                        cmocka_unit_test(test_several),
                                        cmocka_unit_test(test_types),
+                                       cmocka_unit_test(test_streams),
                                        cmocka_unit_test(test_no_calls),
                                        cmocka_unit_test(test_request),
                                        cmocka_unit_test(test_ids),
