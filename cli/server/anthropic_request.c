@@ -82,7 +82,7 @@ static int check_blocks(const struct json *blocks, const char *where, bool assis
     return 0;
 }
 
-/* The text of a system prompt or a tool's result: a string, or text blocks. */
+/* The text of a tool's result: a string, or text blocks. */
 static int read_text(struct api_request *r, const struct json *j, const char *where, struct json *out,
                      struct error *e) {
     *out = api_messages_word("");
@@ -90,6 +90,12 @@ static int read_text(struct api_request *r, const struct json *j, const char *wh
     if (j->type == JSON_STRING) return *out = *j, 0;
     if (j->type != JSON_ARRAY) return error_set(e, ERR_USAGE, "%s: must be text or an array of blocks", where);
     return api_messages_join(r, j, "text", where, out, e);
+}
+/* The same for a system prompt. */
+static int read_system(struct api_request *r, const struct json *j, const char *where, struct json *out,
+                       struct error *e) {
+    const struct json kept = j ? api_messages_without_headers(j) : (struct json){0};
+    return read_text(r, &kept, where, out, e);
 }
 
 /* A user's blocks: each result of a tool is a message of its own, and so is the text between them. */
@@ -139,7 +145,7 @@ static int add_message(struct api_messages *m, const struct json *from, uint32_t
     char where[40];
     snprintf(where, sizeof where, "messages[%u].content", i);
     if (json_is(role, "system")) {
-        TRY(read_text(m->request, content, where, &text, e));
+        TRY(read_system(m->request, content, where, &text, e));
         return api_messages_add(m, "system", &text, e);
     }
     if (!assistant && !json_is(role, "user"))
@@ -165,7 +171,7 @@ static int read_messages(struct api_request *r, const struct json *root, struct 
         cap += content && content->type == JSON_ARRAY ? 2 * content->n + 1 : 1;
     }
     TRY(api_messages_open(&m, r, cap, e));
-    TRY(read_text(r, system, "system", &text, e));
+    TRY(read_system(r, system, "system", &text, e));
     if (text.n) TRY(api_messages_add(&m, "system", &text, e));
     for (uint32_t i = 0; i < list->n; i++) TRY(add_message(&m, &list->items[i], i, e));
     *out = (struct json){.type = JSON_ARRAY, .n = m.n, .items = m.items};

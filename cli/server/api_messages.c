@@ -125,6 +125,31 @@ int api_messages_join(struct api_request *r, const struct json *parts, const cha
     return 0;
 }
 
+/* --- headers ---------------------------------------------------------------------------------- */
+
+/* Returns the bytes of a header and its line end at the beginning of s, or 0. */
+static size_t header_size(const char *s, size_t n) {
+    static const char prefix[] = "x-anthropic-";
+    size_t i = sizeof prefix - 1;
+    if (n < i || memcmp(s, prefix, i) != 0) return 0;
+    while (i < n && ((s[i] >= 'a' && s[i] <= 'z') || (s[i] >= '0' && s[i] <= '9') || s[i] == '-')) i++;
+    if (i == n || i == sizeof prefix - 1 || s[i] != ':') return 0;
+    const char *end = memchr(s + i, '\n', n - i);
+    return end ? (size_t)(end + 1 - s) : n;
+}
+
+struct json api_messages_without_headers(const struct json *content) {
+    struct json out = *content;
+    if (out.type == JSON_STRING)
+        for (size_t k; (k = header_size(out.string, out.n));) out.string += k, out.n -= (uint32_t)k;
+    while (out.type == JSON_ARRAY && out.n) {
+        const struct json *text = json_get(out.items, "text");
+        if (!text || text->type != JSON_STRING || !text->n || header_size(text->string, text->n) != text->n) break;
+        out.items++, out.n--;
+    }
+    return out;
+}
+
 /* --- tools and template variables ------------------------------------------------------------- */
 
 static bool has_tool(const struct json *tools, const struct json *name) {

@@ -37,6 +37,11 @@ int api_messages_array(struct api_request *r, uint32_t n, struct json *out, stru
 int api_messages_join(struct api_request *r, const struct json *parts, const char *types, const char *where,
                       struct json *out, struct error *e);
 
+/* Returns a system prompt, a string or a list of parts, without the headers that it begins with: lines, or whole parts,
+ * of the form x-anthropic-NAME: VALUE. They are addressed to the service, and Claude Code's changes with every request,
+ * so that nothing after it would be found in the prefix cache. */
+struct json api_messages_without_headers(const struct json *content);
+
 struct api_template_options {
     const struct json *kwargs; /* template variables of the client; NULL: none */
     const struct json *effort; /* how long to think; NULL: absent */

@@ -148,7 +148,7 @@ static int read_message(struct api_request *r, const struct json *m, uint32_t i,
     static const char *const unsupported[] = {"function_call", "audio", "refusal"}; /* no template uses these */
     const struct json *role = json_get(m, "role"), *content = json_get(m, "content"),
                       *calls = json_get(m, "tool_calls");
-    struct json joined, *copy;
+    struct json joined, kept, *copy;
     char where[40];
     snprintf(where, sizeof where, "messages[%u].content", i);
     if (m->type != JSON_OBJECT || !role || role->type != JSON_STRING)
@@ -165,6 +165,11 @@ static int read_message(struct api_request *r, const struct json *m, uint32_t i,
     TRY(check_role(chat, role, i, &role, e));
     if (!(copy = json_members(&r->arena, m, 0))) return error_set(e, ERR_MEMORY, "no memory");
     json_set(copy, m->n, "role", role);
+    if (content && json_is(role, "system")) {
+        kept = api_messages_without_headers(content);
+        content = &kept;
+        json_set(copy, m->n, "content", content);
+    }
     if (content && content->type == JSON_ARRAY) {
         TRY(api_messages_join(r, content, "text", where, &joined, e));
         json_set(copy, m->n, "content", &joined);

@@ -161,7 +161,8 @@ static int read_input(struct api_request *r, const struct json *root, struct jso
     TRY(api_messages_open(&m, r, input->type == JSON_ARRAY ? input->n + 1 : 2, e));
     if (api_members_present(system) && system->type != JSON_STRING)
         return error_set(e, ERR_USAGE, "instructions: must be a string");
-    if (!api_members_empty(system)) TRY(api_messages_add(&m, "system", system, e));
+    const struct json kept = system ? api_messages_without_headers(system) : (struct json){0};
+    if (!api_members_empty(&kept)) TRY(api_messages_add(&m, "system", &kept, e));
     if (input->type == JSON_STRING) TRY(api_messages_add(&m, "user", input, e));
     for (uint32_t i = 0; input->type == JSON_ARRAY && i < input->n; i++) {
         const struct json *item = &input->items[i];

@@ -105,6 +105,22 @@ class Anthropic(Api):
         said = self.post("/v1/messages", {"messages": [{"role": "user", "content": "prompt"}, {"role": "assistant", "content": "[user]"}], "max_tokens": 50})["content"][0]["text"]
         self.assertEqual(said, "prompt[assistant][user]")  # an answer that has begun goes on
 
+    def test_headers(self):
+        """Headers for the service at the beginning of a system prompt, which change with every request, are left out; everything else stays."""
+        header = "x-anthropic-billing-header: cc_version=2.1.100; cch=%d;"
+        block = lambda text: {"type": "text", "text": text}
+        said = lambda system: self.post("/v1/messages", {"messages": [{"role": "user", "content": "prompt"}], "max_tokens": 300, "system": system})["content"][0]["text"]
+        for system in ([block(header % 1), block("S")], [block(header % 2 + "\n"), block("x-anthropic-a: b"), block("S")], header % 3 + "\nS", [block("S")]):
+            self.assertEqual(said(system), "[system]S[user]prompt[assistant]")
+        self.assertEqual(said([block(header % 4)]), "[user]prompt[assistant]")
+        for system in ("S\n" + header % 5, "x-anthropic-: S", "X-Anthropic-A: S", "x-anthropic-a S", " x-anthropic-a: S"):
+            self.assertEqual(said(system), f"[system]{system}[user]prompt[assistant]")
+        chat = lambda role, content: self.post("/v1/chat/completions", {"messages": [{"role": role, "content": content}, {"role": "user", "content": "prompt"}]})["choices"][0]["message"]["content"]
+        for content in (header % 6 + "\nS", [block(header % 7), block("S")]):
+            self.assertEqual(chat("system", content), "[system]S[user]prompt[assistant]")
+        self.assertEqual(chat("user", header % 8), f"[user]{header % 8}[user]prompt[assistant]")
+        self.assertEqual(self.post("/v1/responses", {"input": "prompt", "instructions": header % 9 + "\nS"})["output"][0]["content"][0]["text"], "[system]S[user]prompt[assistant]")
+
     def test_bytes(self):
         """Bytes that are no UTF-8 become U+FFFD in the arguments of a call, as in a chat; a character of thinking that is parted by a control token stays whole in a stream."""
         question = "say " + json.dumps(['\x0ea\ue0e2\x0f\x0e\ue082\ue0ac\x0f\x10{"name": "weather", "arguments": {"city": "B\ue0ff"}}\x11'])
