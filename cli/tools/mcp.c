@@ -16,7 +16,19 @@
 #include "cli/tools/mcp_message.h"
 #include "cli/tools/tool_process.h"
 
-enum { START_S = 30, MOST_PAGES = 100, LINE_BYTES = 16 << 20, STDERR_BYTES = 1024, CHECK_MS = 100, EXIT_MS = 500 };
+#define VERSION "2026-07-28"
+/* the last revision whose connections begin with `initialize` */
+#define OLD_VERSION "2025-06-18"
+#define CLIENT_INFO "{\"name\": \"hearth\", \"version\": \"" HEARTH_VERSION "\"}"
+enum {
+    PROBE_S = 10,
+    START_S = 30,
+    MOST_PAGES = 100,
+    LINE_BYTES = 16 << 20,
+    STDERR_BYTES = 1024,
+    CHECK_MS = 100,
+    EXIT_MS = 500
+};
 
 struct mcp {
     pthread_mutex_t lock; /* one exchange at a time */
@@ -26,7 +38,9 @@ struct mcp {
     struct buf in, unsent, err; /* received, not parsed; to be sent; the end of its stderr */
     size_t n_parsed;            /* bytes of in that are parsed */
     int64_t last_id;
-    bool broken; /* it has ended or broken the protocol: every exchange fails */
+    bool is_stateless;  /* speaks VERSION: each request says which revision it is of */
+    bool names_version; /* its last error says that it speaks VERSION */
+    bool broken;        /* it has ended or broken the protocol: every exchange fails */
 };
 
 const char *mcp_name(const struct mcp *m) { return m->argv[0]; }
@@ -134,6 +148,25 @@ static void cancel_request(struct mcp *m, int64_t id, const char *why) {
     send_unsent(m);
 }
 
+/* Appends a request. Those of VERSION have no connection that says who asks. */
+static void put_request(struct mcp *m, int64_t id, const char *method, const char *params) {
+    static const char meta[] = "\"_meta\": {\"io.modelcontextprotocol/protocolVersion\": \"" VERSION
+                               "\", \"io.modelcontextprotocol/clientInfo\": " CLIENT_INFO
+                               ", \"io.modelcontextprotocol/clientCapabilities\": {}}";
+    struct buf b = {0};
+    if (m->is_stateless) buf_fmt(&b, "{%s%s%s", meta, params[1] == '}' ? "" : ", ", params + 1);
+    mcp_message_put_request(&m->unsent, id, method, m->is_stateless ? b.data : params);
+    m->unsent.failed |= b.failed;
+    buf_free(&b);
+}
+
+static bool names(const struct json *versions) {
+    bool found = false;
+    for (uint32_t i = 0; versions && versions->type == JSON_ARRAY && i < versions->n; i++)
+        found |= json_is(&versions->items[i], VERSION);
+    return found;
+}
+
 /* Sends a request and waits for its result, an object in the arena. ERR_CANCELLED; else ERR_RUNTIME: also an error that
  * the server reports. */
 static int exchange(struct mcp *m, const char *method, const char *params, double timeout_s, int cancel_fd,
@@ -142,7 +175,8 @@ static int exchange(struct mcp *m, const char *method, const char *params, doubl
     const int64_t id = ++m->last_id;
     struct mcp_message reply;
     if (m->broken) return break_off(m, e, "was given up after an earlier error");
-    mcp_message_put_request(&m->unsent, id, method, params);
+    m->names_version = false;
+    put_request(m, id, method, params);
     if (m->unsent.failed) return break_off(m, e, "no memory");
     for (bool found = false; !found;) {
         struct pollfd fds[4] = {{.fd = m->unsent.len ? m->child.in : -1, .events = POLLOUT},
@@ -157,12 +191,18 @@ static int exchange(struct mcp *m, const char *method, const char *params, doubl
         if (ready > 0 && fds[1].revents) TRY(receive(m, e));
         TRY(find_reply(m, id, a, &reply, &found, e));
         if (found || clock_now() < until) continue;
-        cancel_request(m, id, "timeout");
+        if (strncmp(method, "tools/", 6) == 0) cancel_request(m, id, "timeout"); /* no others may be cancelled */
         return error_set(e, ERR_RUNTIME, "MCP server %.100s: no answer to %s after %g s", mcp_name(m), method,
                          timeout_s);
     }
     *result = reply.body;
+    const struct json *type = json_get(reply.body, "resultType");
+    if (reply.kind == MCP_RESULT && type && !json_is(type, "complete"))
+        return error_set(e, ERR_RUNTIME, "MCP server %.100s: %s: its result is not complete, but %.*s: not supported",
+                         mcp_name(m), method, type->type == JSON_STRING && type->n < 40 ? (int)type->n : 1,
+                         type->type == JSON_STRING && type->n < 40 ? type->string : "?");
     if (reply.kind == MCP_RESULT) return 0;
+    m->names_version = names(json_path(reply.body, "data.supported"));
     struct buf text = {0};
     mcp_message_error_text(reply.body, &text);
     error_set(e, ERR_RUNTIME, "MCP server %.100s: %s: %s", mcp_name(m), method, text.data ? text.data : "no memory");
@@ -187,16 +227,58 @@ static int split_command(struct mcp *m, const char *command, struct error *e) {
     return child_find_program(m->argv[0], e);
 }
 
+static int check_tools(struct mcp *m, const struct json *result, struct error *e) {
+    return json_get(json_get(result, "capabilities"), "tools") ? 0 : break_off(m, e, "it offers no tools");
+}
+
+/* Begins a connection of OLD_VERSION. */
 static int initialize(struct mcp *m, struct error *e) {
-    static const char params[] = "{\"protocolVersion\": \"2025-06-18\", \"capabilities\": {}, \"clientInfo\": "
-                                 "{\"name\": \"hearth\", \"version\": \"" HEARTH_VERSION "\"}}";
+    static const char params[] =
+        "{\"protocolVersion\": \"" OLD_VERSION "\", \"capabilities\": {}, \"clientInfo\": " CLIENT_INFO "}";
     struct arena arena = {0};
     const struct json *result;
+    m->is_stateless = false;
     int rc = exchange(m, "initialize", params, START_S, -1, &arena, &result, e);
-    if (!rc && !json_get(json_get(result, "capabilities"), "tools")) rc = break_off(m, e, "it offers no tools");
+    if (!rc) rc = check_tools(m, result, e);
     arena_free(&arena);
     if (!rc) mcp_message_put_notification(&m->unsent, "notifications/initialized", NULL);
     return rc;
+}
+
+/* Asks whether the server speaks VERSION. *speaks: false also if there was no answer, or an error. */
+static int probe(struct mcp *m, bool *speaks, struct error *e) {
+    struct arena arena = {0};
+    const struct json *result;
+    m->is_stateless = true;
+    int rc = exchange(m, "server/discover", "{}", PROBE_S, -1, &arena, &result, e);
+    *speaks = !rc && names(json_get(result, "supportedVersions"));
+    if (*speaks) rc = check_tools(m, result, e);
+    arena_free(&arena);
+    return *speaks || rc == ERR_MEMORY ? rc : 0;
+}
+
+/* A server of an earlier revision may end when it gets a request before `initialize`: starts it again. */
+static int start_again(struct mcp *m, struct error *e) {
+    child_end(&m->child, EXIT_MS / 1e3);
+    child_close(&m->child.out);
+    child_close(&m->child.err);
+    m->child = (struct child){.in = -1, .out = -1, .err = -1};
+    m->in.len = m->unsent.len = m->err.len = m->n_parsed = 0;
+    m->broken = false;
+    return child_start(&m->child, m->argv, e);
+}
+
+/* Finds the revision that both sides speak. A server that was too slow for the probe, and answers it later, refuses
+ * `initialize`, and names VERSION. */
+static int negotiate(struct mcp *m, struct error *e) {
+    bool speaks;
+    TRY(probe(m, &speaks, e));
+    if (speaks) return 0;
+    if (m->broken) TRY(start_again(m, e));
+    int rc = initialize(m, e);
+    if (!rc || !m->names_version) return rc;
+    rc = probe(m, &speaks, e);
+    return rc || speaks ? rc : break_off(m, e, "speaks no revision of the protocol up to " VERSION);
 }
 
 int mcp_open(struct mcp **out, const char *command, struct error *e) {
@@ -206,7 +288,7 @@ int mcp_open(struct mcp **out, const char *command, struct error *e) {
     m->child = (struct child){.in = -1, .out = -1, .err = -1};
     int rc = split_command(m, command, e);
     if (!rc) rc = child_start(&m->child, m->argv, e);
-    if (!rc) rc = initialize(m, e);
+    if (!rc) rc = negotiate(m, e);
     if (rc) mcp_close(out);
     return rc;
 }

@@ -1,5 +1,5 @@
 #pragma once
-/* Messages of the Model Context Protocol (revision 2025-06-18, modelcontextprotocol.io): JSON-RPC 2.0, one message a
+/* Messages of the Model Context Protocol (modelcontextprotocol.io): JSON-RPC 2.0, one message a
  * line. Pure. */
 #include "base/buf.h"
 #include "base/json.h"

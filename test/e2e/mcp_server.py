@@ -10,7 +10,7 @@ TOOLS = [{"name": "echo", "description": "Echoes.", "inputSchema": {"type": "obj
          {"name": "fail", "inputSchema": {"type": "object"}}, {"name": "picture", "inputSchema": {"type": "object"}}, {"name": "bad name", "inputSchema": {"type": "object"}},
          {"name": "die", "inputSchema": {"type": "object"}}, {"name": "hang", "inputSchema": {"type": "object"}}, {"name": "garbage", "inputSchema": {"type": "object"}},
          {"name": "flood", "inputSchema": {"type": "object"}}, {"name": "unknown", "inputSchema": {"type": "object"}},
-         {"name": "broken", "inputSchema": {"type": "object"}}, {"name": "asks", "inputSchema": {"type": "object"}}]
+         {"name": "broken", "inputSchema": {"type": "object"}}, {"name": "asks", "inputSchema": {"type": "object"}}, {"name": "input", "inputSchema": {"type": "object"}}]
 
 
 def write(message):
@@ -64,12 +64,19 @@ def call(number, name, arguments):
     if name == "asks":
         while True:
             send(id="i" * 60000, method="roots/list")
+    if name == "input":
+        return {"resultType": "input_required", "inputRequests": {}}
     if name == "flood":
         return text("\x1b]0;x\x07" + "f" * 200000)
     return {}
 
 
+NEW = "2026-07-28"
+STATELESS = KIND == "stateless"
+
+
 def main():
+    global KIND, STATELESS
     if KIND == "silent":
         time.sleep(100)
     if KIND == "exits":
@@ -79,7 +86,31 @@ def main():
     for line in sys.stdin:
         m = json.loads(line)
         log(m.get("method", "reply " + json.dumps(m.get("result", m.get("error")))))
-        if m.get("method") == "initialize":
+        if m.get("method") == "server/discover" and KIND == "strict":
+            if os.path.exists(os.environ["MCP_LOG"] + ".again"):
+                sys.exit("asked twice")
+            open(os.environ["MCP_LOG"] + ".again", "w").close()
+            sys.exit("a request before initialize")
+        if m.get("method") == "server/discover" and KIND in ("mute", "late"):
+            late = m["id"] if KIND == "late" else None
+            continue
+        if STATELESS and "id" in m and "method" in m:
+            meta = m["params"]["_meta"] if m["method"] != "initialize" else {}
+            want = {"io.modelcontextprotocol/protocolVersion": NEW, "io.modelcontextprotocol/clientCapabilities": {}}
+            if any(meta.get(k) != v for k, v in want.items()) or meta["io.modelcontextprotocol/clientInfo"]["name"] != "hearth":
+                send(id=m["id"], error={"code": -32022, "message": "unsupported protocol version", "data": {"supported": [NEW], "requested": meta}})
+                continue
+        if m.get("method") == "server/discover":
+            versions = {"stateless": [NEW], "older": ["2025-11-25"]}.get(KIND)
+            if not versions:
+                send(id=m["id"], error={"code": -32601, "message": "no such method"})
+                continue
+            send(id=m["id"], result={"supportedVersions": versions, "capabilities": {"tools": {}}, "resultType": "complete", "ttlMs": 0, "cacheScope": "private"})
+        elif m.get("method") == "initialize" and KIND == "late":
+            send(id=late, result={"supportedVersions": [NEW], "capabilities": {"tools": {}}, "resultType": "complete"})
+            send(id=m["id"], error={"code": -32022, "message": "unsupported protocol version", "data": {"supported": [NEW]}})
+            STATELESS, KIND = True, "stateless"
+        elif m.get("method") == "initialize":
             send(id=m["id"], result={"protocolVersion": "2025-06-18", "capabilities": {} if KIND == "toolless" else {"tools": {}}, "serverInfo": {"name": "t", "version": "1"}})
         elif m.get("method") == "tools/list":
             send(id=m["id"], result=list_tools(m["params"]))
@@ -89,7 +120,7 @@ def main():
                 continue
             result = call(m["id"], m["params"]["name"], m["params"]["arguments"])
             if result is not None:
-                send(id=m["id"], result=result)
+                send(id=m["id"], result={**({"resultType": "complete"} if STATELESS else {}), **result})
     log("end of input")
 
 

@@ -1,4 +1,5 @@
 """Tools on the command line, on the fake engine: `use NAME {ARGUMENTS}` makes it call a tool, and answer with the result; `loop` calls without end."""
+import importlib.util
 import json
 import os
 import re
@@ -6,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import unittest
 
 import driver
 
@@ -268,9 +270,40 @@ class Mcp(Tools):
         self.assertEqual((rc, out), (0, b'It says: echo: hi"call00000".\n'), err)
         self.assertIn("tool bad name is left out: name: up to 64 letters", err)
         log = self.logged()
-        self.assertEqual(log[:2], ["initialize", "notifications/initialized"])
-        self.assertEqual(log[2:-1], ["tools/list"] * 6 + ["tools/call", "reply {}", 'reply {"code": -32601, "message": "this client has no such method"}'][:len(log) - 9])
+        self.assertEqual(log[:3], ["server/discover", "initialize", "notifications/initialized"])
+        self.assertEqual(log[3:-1], ["tools/list"] * 6 + ["tools/call", "reply {}", 'reply {"code": -32601, "message": "this client has no such method"}'][:len(log) - 10])
         self.assertEqual(log[-1], "end of input")
+
+    def test_revisions(self):
+        """Servers of the revision without `initialize`, and those of earlier ones, however they take the question which they are."""
+        for kind, begins in (("stateless", ["server/discover", "tools/list"]), ("older", ["server/discover", "initialize", "notifications/initialized"]), ("late", ["server/discover", "initialize", "server/discover", "tools/list"]),
+                             ("mute", ["server/discover", "initialize", "notifications/initialized"]), ("strict", ["server/discover", "initialize", "notifications/initialized"])):
+            rc, out, err = self.mcp('use echo {"text": "hi"}', kind=kind, env={"HEARTH_LIMITS": "patience=100"})
+            self.assertEqual((rc, out), (0, b'It says: echo: hi"call00000".\n'), err)
+            self.assertEqual(self.logged()[:len(begins)], begins)
+        for kind in ("stateless", "good"):
+            call, = json.loads(self.mcp("use input {}", "--json", kind=kind)[1])["calls"]
+            self.assertEqual(call["status"], "failed")
+            self.assertIn("tools/call: its result is not complete, but input_required: not supported", call["result"])
+
+    @unittest.skipUnless(importlib.util.find_spec("mcp"), "the Python package mcp is not installed")
+    def test_package(self):
+        """The official package as a server; each revision of it speaks its own protocol."""
+        server = os.path.join(self.home, "server.py")
+        with open(server, "w") as f:
+            f.write("""
+try:
+    from mcp.server import MCPServer as Server
+except ImportError:
+    from mcp.server.fastmcp import FastMCP as Server
+server = Server("s")
+@server.tool()
+def add(a: int, b: int) -> str:
+    return f"sum {a + b}"
+server.run()
+""")
+        rc, out, err = self.run_bin("--mcp", f"{sys.executable} {server}", "--allow", "all", "-p", 'use add {"a": 3, "b": 4}')
+        self.assertEqual((rc, out), (0, b'It says: sum 7"call00000".\n'), err)
 
     def test_results(self):
         for name, status, result in (("fail", "failed", "it did not work"), ("picture", "ok", "see:\n[content of type image is left out: only text is supported]"),
