@@ -1,5 +1,6 @@
 #pragma once
-/* Properties of the intdot_block32_* formats: blocks of 32 columns in 16 bytes, on any ISA. */
+/* Properties of the intdot_block32_* and intdot_block16_* formats: blocks of 32 columns in 16 bytes, or of 16 in eight,
+ * on any ISA. */
 #include "cpu/formats.h"
 
 #define DTYPE FORMAT_DTYPE(FORMAT)
@@ -9,7 +10,7 @@ enum { HAS_ZEROS = 1 };
 enum { HAS_ZEROS = 0 };
 #endif
 enum {
-    FP4 = DTYPE == DT_E2M1 || DTYPE == DT_MXFP4,
+    FP4 = DTYPE == DT_E2M1 || DTYPE == DT_MXFP4 || DTYPE == DT_NVFP4,
     IQ4 = DTYPE == DT_IQ4_NL || DTYPE == DT_IQ4_XS,
     /* a byte's nibbles are two neighbouring columns, low first; scales are stored separately */
     NEIGHBOURS = DTYPE == DT_E2M1 || DTYPE == DT_I4,

@@ -45,17 +45,7 @@ INLINE void two_blocks(int16_t to[4][16], const float *x, V f, V g) {
         EACH (int i = 0; i < 4; i++) words_16(to[i], a[i], b[i]);
         return;
     }
-    const __m256i in_turn =
-        _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15));
-    /* a byte's nibbles are two neighbours, low first: every fourth column, starting at the first, third, second and
-     * last */
-    EACH (int i = 0; i < 4; i++) {
-        const int odd = i / 2;
-        const V c = i % 2 ? _mm256_shuffle_ps(a[odd], a[2 + odd], 0xdd) : _mm256_shuffle_ps(a[odd], a[2 + odd], 0x88);
-        const V d = i % 2 ? _mm256_shuffle_ps(b[odd], b[2 + odd], 0xdd) : _mm256_shuffle_ps(b[odd], b[2 + odd], 0x88);
-        const __m256i v = _mm256_shuffle_epi8(_mm256_permute4x64_epi64(words(c, d), 0xd8), in_turn);
-        _mm256_store_si256((__m256i *)(void *)to[i], v);
-    }
+    neighbours(to, a, b);
 }
 INLINE void group_make(struct group *g, const float *x, int n) {
     const __m256i factor = _mm256_set1_epi16(HAS_MIN ? 1 : BIAS), factors[4] = {factor, factor, factor, factor};

@@ -38,7 +38,7 @@ enum {
 #else
     SCALE_SIZE = SCALE_BYTES,
 #endif
-#ifdef NVFP4
+#ifdef E4M3_SCALES
     SCALES = 2, /* scales of 32 columns */
 #else
     SCALES = 1,
@@ -84,6 +84,11 @@ INLINE void turn_dot(V (*sum)[4], const uint8_t **row, const uint8_t **scale, co
 }
 #endif
 
+/* What group_dot leaves out of the scales of a row. */
+INLINE float gain(const struct mat *w, int row) {
+    if (DTYPE == DT_NVFP4) return scale_load(w, scale_row(w, row)) * E4M3_AS_F16;
+    return SCALES == 2 ? w->scale_gain * E4M3_AS_F16 : 1;
+}
 /* ROWS rows, r0 and each `gap` further: y[t][row] = product with x[t * ld]. Rows past the last one repeat it. */
 INLINE void group_rows(float *const *y, const struct mat *w, const struct group *x, int ld, int r0, int gap, int last,
                        const int N) {
@@ -111,7 +116,7 @@ INLINE void group_rows(float *const *y, const struct mat *w, const struct group 
         EACH_ROW(int i = 0; i < ROWS; i++) group_dot(sum[i], row[i], scale[i], x, ld, w->cols % GROUP, N);
 #endif
     EACH (int i = 0; i < ROWS; i++)
-        EACH (int t = 0; t < N; t++) y[t][at[i]] = vsum(sum[i][t]) * (SCALES == 2 ? w->scale_gain * E4M3_AS_F16 : 1);
+        EACH (int t = 0; t < N; t++) y[t][at[i]] = vsum(sum[i][t]) * gain(w, at[i]);
 }
 INLINE void chunk_rows(float *const *y, const struct mat *w, const struct group *x, int ld, int base, int rows,
                        const int N) {
@@ -142,6 +147,7 @@ static void all_tokens(float *const *y, const float *const *x, int n, const stru
 static bool takes(const struct mat *w) {
     if (w->cols > COLUMNS) return false;
     if (SCALES == 2) return w->scale && w->scale_dtype == DT_E4M3 && w->block_cols == 16;
+    if (DTYPE == DT_NVFP4) return !w->scale || (w->scale_dtype == DT_F32 && w->block_cols >= w->cols);
     if (BESIDE && SCALE_SIZE == 4) return w->scale && w->scale_dtype == DT_F32Z && w->block_cols == 128;
     return BESIDE ? w->scale && w->scale_dtype == (DTYPE == DT_I4 ? DT_BF16 : DT_E8M0) && w->block_cols == 32
                   : !w->scale;
@@ -190,8 +196,8 @@ GEMV_FN(OTHERWISE);
 #else
 #define OTHERWISE FLOATS.gemv
 #endif
-#ifdef NVFP4 /* built with FORMAT e2m1, for E4M3 scales of 16 columns */
-GEMV_FN(FORMAT_JOIN(FORMAT_JOIN(intdot_, ISA), _nvfp4)) {
+#ifdef E4M3_SCALES /* built with FORMAT e2m1, for E4M3 scales of 16 columns */
+GEMV_FN(FORMAT_JOIN(FORMAT_JOIN(intdot_, ISA), _e2m1_e4m3)) {
 #elif defined ZEROS
 GEMV_FN(FORMAT_JOIN(FORMAT_JOIN(intdot_, ISA), _i4_zeros)) {
 #else

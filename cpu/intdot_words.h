@@ -100,3 +100,16 @@ INLINE void words_16(int16_t *to, V a, V b) {
     _mm256_store_si256((__m256i *)(void *)to,
                        _mm256_permutevar8x32_epi32(words(a, b), _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)));
 }
+/* Two blocks of 32 columns, split_16's of their halves, in the order of bytes whose nibbles are two neighbours, low
+ * first: every fourth column, starting at the first, third, second and last. */
+INLINE void neighbours(int16_t to[4][16], const V a[4], const V b[4]) {
+    const __m256i in_turn =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15));
+    EACH (int i = 0; i < 4; i++) {
+        const int odd = i / 2;
+        const V c = i % 2 ? _mm256_shuffle_ps(a[odd], a[2 + odd], 0xdd) : _mm256_shuffle_ps(a[odd], a[2 + odd], 0x88);
+        const V d = i % 2 ? _mm256_shuffle_ps(b[odd], b[2 + odd], 0xdd) : _mm256_shuffle_ps(b[odd], b[2 + odd], 0x88);
+        const __m256i v = _mm256_shuffle_epi8(_mm256_permute4x64_epi64(words(c, d), 0xd8), in_turn);
+        _mm256_store_si256((__m256i *)(void *)to[i], v);
+    }
+}

@@ -179,12 +179,14 @@ GEMV_FN(int4_gemv_avx512vnni);
 #define FORMATS_INTDOT_32(X)   X(e2m1) X(i4) X(q4_0) X(q4_1) X(q5_0) X(q5_1) X(iq4_nl) X(iq4_xs) X(mxfp4)
 #define FORMATS_INTDOT_K(X)    X(q2_k) X(q3_k) X(q4_k) X(q5_k) X(q6_k) X(tq1_0) X(tq2_0)
 #define FORMATS_INTDOT_BITS(X) X(q1_0) X(q2_0)
+#define FORMATS_INTDOT_16(X)   X(nvfp4) /* not with AVX-512 instructions of its own */
 #define FORMATS_INTDOT(X)      FORMATS_INTDOT_32(X) FORMATS_INTDOT_K(X) FORMATS_INTDOT_GRID(X) FORMATS_INTDOT_BITS(X)
 #define WHOLE(name) \
     GEMV_FN(intdot_avx2_##name); \
     GEMV_FN(intdot_avxvnni_##name); /* the same bits */ \
     GEMV_FN(intdot_avx512vnni_##name);
 FORMATS_INTDOT(WHOLE)
+FORMATS_INTDOT_16(WHOLE)
 #undef WHOLE
 /* The kernel of a product whose activations may have 16 bits, or with `exact` must be float32. */
 static inline gemv_fn kernels_gemv(const struct kernels *k, uint8_t dtype, bool exact) {

@@ -17,11 +17,13 @@ void kernels_fill(struct kernels *k, enum cpu_level level) {
         k->whole[DT_INT4] = int4_gemv_avx2;
 #define FILL(name) k->whole[FORMAT_DTYPE(name)] = intdot_avx2_##name;
         FORMATS_INTDOT(FILL)
+        FORMATS_INTDOT_16(FILL)
 #undef FILL
         if (f & CPU_F_AVXVNNI) {
             k->whole[DT_INT4] = int4_gemv_avxvnni;
 #define FILL(name) k->whole[FORMAT_DTYPE(name)] = intdot_avxvnni_##name;
             FORMATS_INTDOT(FILL)
+            FORMATS_INTDOT_16(FILL)
 #undef FILL
         }
     }
