@@ -364,12 +364,16 @@ static void put_best_upgrade(struct buf *line, const struct json *rows) {
 
 /* Appends by how much published figures differed from such predictions. */
 static void put_error(struct buf *line, const struct json *error) {
-    const double decode = json_num(json_get(error, "decode"), 0), prefill = json_num(json_get(error, "prefill"), 0);
+    const double decode = json_num(json_get(error, "decode"), 0), prefill = json_num(json_get(error, "prefill"), 0),
+                 card = json_num(json_get(error, "card"), 0);
     if (decode > 0)
         buf_fmt(line,
-                " Published figures that the model was not fitted to differ from it by up to %.0f %% (answers) and "
+                " Published figures of other programs differ from such predictions by up to %.0f %% (answers) and "
                 "%.0f %% (prompts).",
                 decode * 100, prefill * 100);
+    if (card > 0)
+        buf_fmt(line, " On the only card that has run hearth, an H100, answers took %.1f times as long as predicted.",
+                card);
 }
 
 #define MEMORY_FOR_OTHERS 0.1 /* share of memory left to the KV cache and other programs */
@@ -398,8 +402,8 @@ static void put_other_tools(struct buf *line, const struct json *fits) {
     const int64_t layers = json_int(json_get(fits, "layers"), 0);
     if (layers > 0 && json_int(json_get(fits, "resident_layers"), 0) == layers &&
         json_int(json_get(fits, "expert_layers"), -1) == layers)
-        buf_str(line, " All of the model fits on the cards: vLLM and llama.cpp are made for that and have run on "
-                      "cards, which hearth has not.");
+        buf_str(line, " All of the model fits on the cards: vLLM and llama.cpp are made for that, and faster "
+                      "there today.");
 }
 
 /* Answers first what a reader wants to know: how fast, does it fit, what limits it and what would help. */

@@ -10,6 +10,15 @@
 
 #define FP8 "\"quantization_config\":{\"quant_method\":\"fp8\",\"weight_block_size\":[128,128]}"
 
+/* "full_attention" and three, or five with it last, of "sliding_attention" */
+#define FULL_3_SLIDING "\"full_attention\",\"sliding_attention\",\"sliding_attention\",\"sliding_attention\","
+#define FIVE_SLIDING_FULL \
+    "\"sliding_attention\",\"sliding_attention\",\"sliding_attention\",\"sliding_attention\"," \
+    "\"sliding_attention\",\"full_attention\""
+#define ONES_57 \
+    "1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1," \
+    "1"
+
 static const struct known_model models[] = {
     {"deepseek-v3", "DeepSeek-V3",
      "{\"model_type\":\"deepseek_v3\",\"vocab_size\":129280,\"hidden_size\":7168,\"num_hidden_layers\":61,\"max_"
@@ -228,6 +237,16 @@ static const struct known_model models[] = {
      "\"shared_expert_intermediate_size\":512,\"num_experts\":256,\"num_experts_per_tok\":8,\"rope_theta\":"
      "10000000," FP8 "}",
      DT_E4M3, DT_E4M3, 35, 3},
+    {"qwen3.6-35b", "Qwen3.6-35B-A3B",
+     "{\"model_type\":\"qwen3_5_moe_text\",\"vocab_size\":248320,\"hidden_size\":2048,\"num_hidden_layers\":40,"
+     "\"max_position_embeddings\":262144,\"num_attention_heads\":16,\"num_key_value_heads\":2,\"head_dim\":256,"
+     "\"partial_rotary_factor\":0.25,\"full_attention_interval\":4,\"linear_conv_kernel_dim\":4,\"linear_key_head_"
+     "dim\":128,"
+     "\"linear_value_head_dim\":128,\"linear_num_key_heads\":16,\"linear_num_value_heads\":32,\"moe_intermediate_"
+     "size\":512,"
+     "\"shared_expert_intermediate_size\":512,\"num_experts\":256,\"num_experts_per_tok\":8,\"rope_theta\":"
+     "10000000," FP8 "}",
+     DT_E4M3, DT_E4M3, 35, 3},
     {"qwen3.5-122b", "Qwen3.5-122B-A10B",
      "{\"model_type\":\"qwen3_5_moe_text\",\"vocab_size\":248320,\"hidden_size\":3072,\"num_hidden_layers\":48,"
      "\"max_position_embeddings\":262144,\"num_attention_heads\":32,\"num_key_value_heads\":2,\"head_dim\":256,"
@@ -248,6 +267,63 @@ static const struct known_model models[] = {
      "\"shared_expert_intermediate_size\":1024,\"num_experts\":512,\"num_experts_per_tok\":10,\"rope_theta\":"
      "10000000," FP8 "}",
      DT_E4M3, DT_E4M3, 397, 17},
+    {"minimax-m3", "MiniMax-M3", /* text only */
+     "{\"model_type\":\"minimax_m3\",\"vocab_size\":200064,\"hidden_size\":6144,\"num_hidden_layers\":60,"
+     "\"max_position_embeddings\":1048576,\"num_attention_heads\":64,\"num_key_value_heads\":4,"
+     "\"head_dim\":128,\"rotary_dim\":64,\"use_qk_norm\":true,\"qk_norm_type\":\"per_head\","
+     "\"use_gemma_norm\":true,\"intermediate_size\":3072,\"moe_intermediate_size\":3072,"
+     "\"dense_intermediate_size\":12288,\"shared_intermediate_size\":3072,\"n_shared_experts\":1,"
+     "\"num_local_experts\":128,\"num_experts_per_tok\":4,\"use_routing_bias\":true,"
+     "\"routed_scaling_factor\":2.0,\"scoring_func\":\"sigmoid\",\"hidden_act\":\"swigluoai\","
+     "\"swiglu_alpha\":1.702,\"swiglu_limit\":7.0,\"rope_theta\":5000000,\"moe_layer_freq\":[0,0,0," ONES_57
+     "],\"sparse_attention_config\":{\"sparse_attention_freq\":[0,0,0," ONES_57
+     "],\"sparse_block_size\":128,\"sparse_disable_index_value\":[0,0,0," ONES_57
+     "],\"sparse_index_dim\":128,\"sparse_init_block\":0,\"sparse_local_block\":1,"
+     "\"sparse_num_index_heads\":4,\"sparse_score_type\":\"max\",\"sparse_topk_blocks\":16,"
+     "\"use_sparse_attention\":true}}",
+     DT_BF16, DT_BF16, 428, 23},
+    {"step-3.7-flash", "Step-3.7-Flash", /* text only */
+     "{\"model_type\":\"step3p7\",\"vocab_size\":128896,\"hidden_size\":4096,\"num_hidden_layers\":45,"
+     "\"max_position_embeddings\":65536,\"num_attention_heads\":64,\"num_key_value_heads\":8,\"head_dim\":128,"
+     "\"intermediate_size\":11264,\"sliding_window\":512,\"layer_types\":[" FULL_3_SLIDING FULL_3_SLIDING FULL_3_SLIDING
+         FULL_3_SLIDING FULL_3_SLIDING FULL_3_SLIDING FULL_3_SLIDING FULL_3_SLIDING FULL_3_SLIDING FULL_3_SLIDING
+             FULL_3_SLIDING
+     "\"full_attention\"],\"first_k_dense_replace\":3,\"num_experts\":288,\"num_experts_per_tok\":8,"
+     "\"moe_intermediate_size\":1280,\"share_expert_dim\":1280,\"n_shared_experts\":1,"
+     "\"scoring_func\":\"sigmoid\",\"use_moe_router_bias\":true,\"moe_router_scaling_factor\":3.0," FP8 "}",
+     DT_E4M3, DT_E4M3, 196, 11},
+    {"gemma-4-26b", "Gemma 4 26B-A4B", /* text only */
+     "{\"model_type\":\"gemma4_text\",\"vocab_size\":262144,\"hidden_size\":2816,\"num_hidden_layers\":30,"
+     "\"max_position_embeddings\":262144,\"num_attention_heads\":16,\"num_key_value_heads\":8,"
+     "\"num_global_key_value_heads\":2,\"head_dim\":256,\"global_head_dim\":512,\"attention_k_eq_v\":true,"
+     "\"intermediate_size\":2112,\"moe_intermediate_size\":704,\"num_experts\":128,\"top_k_experts\":8,"
+     "\"enable_moe_block\":true,\"hidden_size_per_layer_input\":0,\"hidden_activation\":\"gelu_pytorch_tanh\","
+     "\"final_logit_softcapping\":30.0,\"sliding_window\":1024,\"tie_word_embeddings\":true,\"layer_types\":"
+     "[" FIVE_SLIDING_FULL "," FIVE_SLIDING_FULL "," FIVE_SLIDING_FULL "," FIVE_SLIDING_FULL "," FIVE_SLIDING_FULL "],"
+     "\"rope_parameters\":{\"full_attention\":{\"partial_rotary_factor\":0.25,\"rope_theta\":1000000.0,\"rope_type\":"
+     "\"proportional\"},\"sliding_attention\":{\"rope_theta\":10000.0,\"rope_type\":\"default\"}}}",
+     DT_BF16, DT_BF16, 25.2, 3.8},
+    {"nemotron-3-nano", "Nemotron 3 Nano",
+     "{\"model_type\":\"nemotron_h\",\"vocab_size\":131072,\"max_position_embeddings\":262144,"
+     "\"num_hidden_layers\":52,\"mamba_head_dim\":64,\"n_groups\":8,\"ssm_state_size\":128,\"conv_kernel\":4,"
+     "\"use_conv_bias\":true,\"head_dim\":128,\"num_key_value_heads\":2,\"n_shared_experts\":1,\"n_group\":1,"
+     "\"topk_group\":1,\"norm_topk_prob\":true,\"mlp_hidden_act\":\"relu2\",\"hidden_size\":2688,"
+     "\"num_attention_heads\":32,\"mamba_num_heads\":64,\"intermediate_size\":1856,"
+     "\"moe_intermediate_size\":1856,\"moe_shared_expert_intermediate_size\":3712,\"n_routed_experts\":128,"
+     "\"num_experts_per_tok\":6,\"routed_scaling_factor\":2.5,"
+     "\"hybrid_override_pattern\":\"MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME\"}",
+     DT_BF16, DT_BF16, 31.6, 3.2},
+    {"nemotron-3-ultra", "Nemotron 3 Ultra",
+     "{\"model_type\":\"nemotron_h\",\"vocab_size\":131072,\"max_position_embeddings\":262144,"
+     "\"num_hidden_layers\":108,\"mamba_head_dim\":64,\"n_groups\":8,\"ssm_state_size\":128,\"conv_kernel\":4,"
+     "\"use_conv_bias\":true,\"head_dim\":128,\"num_key_value_heads\":2,\"n_shared_experts\":1,\"n_group\":1,"
+     "\"topk_group\":1,\"norm_topk_prob\":true,\"mlp_hidden_act\":\"relu2\",\"hidden_size\":8192,"
+     "\"num_attention_heads\":64,\"mamba_num_heads\":256,\"intermediate_size\":5120,"
+     "\"moe_intermediate_size\":5120,\"moe_latent_size\":2048,\"moe_shared_expert_intermediate_size\":10240,"
+     "\"n_routed_experts\":512,\"num_experts_per_tok\":22,\"routed_scaling_factor\":5.0,"
+     "\"hybrid_override_pattern\":\"MEMEMEM*EMEMEM*EMEMEMEM*EMEMEMEM*EMEMEM*EMEMEMEM*EMEMEMEM*EMEMEM*EMEMEMEM*EMEMEMEM*"
+     "EMEMEM*EMEMEMEM*EMEMEMEME\"}",
+     DT_BF16, DT_BF16, 550, 55},
     {"mistral-small-4", "Mistral Small 4",
      "{\"model_type\":\"mistral4\",\"vocab_size\":131072,\"hidden_size\":4096,\"num_hidden_layers\":36,"
      "\"max_position_embeddings\":1048576,\"num_attention_heads\":32,\"num_key_value_heads\":32,\"q_lora_rank\":1024,"
@@ -338,11 +414,15 @@ static const struct known_format formats[] = {
     {"q6_k", DT_Q6_K, DT_Q6_K, DT_Q6_K},
     {"q5_k_m", DT_Q5_K, DT_Q5_K, DT_Q6_K},
     {"q4_k_m", DT_Q4_K, DT_Q4_K, DT_Q5_K},
+    {"q4_0", DT_Q4_0, DT_Q4_0, DT_Q4_0},
+    {"nvfp4", DT_NVFP4, DT_NVFP4, DT_NVFP4},
     {"iq4_xs", DT_IQ4_XS, DT_IQ4_XS, DT_IQ4_XS},
     {"q3_k_m", DT_Q4_K, DT_Q3_K, DT_Q4_K},
     {"q2_k", DT_Q4_K, DT_Q2_K, DT_Q3_K},
+    {"iq3_s", DT_Q4_K, DT_IQ3_S, DT_IQ3_S},
     {"iq3_xxs", DT_Q4_K, DT_IQ3_XXS, DT_IQ3_S},
     {"iq2_xxs", DT_Q4_K, DT_IQ2_XXS, DT_Q2_K},
+    {"q2_0", DT_Q2_0, DT_Q2_0, DT_Q2_0},
 };
 const struct known_format *known_format_at(int i) {
     return i >= 0 && i < (int)(sizeof formats / sizeof *formats) ? &formats[i] : NULL;

@@ -1,5 +1,6 @@
 /* Machines that people own, by data sheet, each with an NVMe disk. A name may end in a card, and the card in its math:
- * desktop-ddr5-64+rtx4090, epyc-9004-12ch+2xrtx5090, desktop-ddr5-96+rtx5090,math=fp8. */
+ * desktop-ddr5-64+rtx4090, epyc-9004-12ch+2xrtx5090, desktop-ddr5-96+rtx5090,math=fp8, or its memory and bandwidth:
+ * laptop-32+gpu:16G,448G. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +10,9 @@
 enum { MAX_CARDS = 8 };
 #define GIB 1073741824.0                /* memory is sold in powers of 2 */
 static const double NVME_BYTES_S = 5e9; /* reads of a PCIe 4 disk */
+/* BF16 products of a card of which only the memory is known, for each byte/s: those of an RTX 3060, the fewest of the
+ * known cards */
+static const double CARD_FLOP_PER_BYTE = 25e12 / 360e9;
 
 static const struct preset {
     const char *name, *what;
@@ -52,7 +56,23 @@ const char *datasheet_preset_name(int i) {
     return i >= 0 && i < (int)(sizeof presets / sizeof *presets) && !presets[i].why_not ? presets[i].name : NULL;
 }
 
-/* Reads [N x]CARD[,math=fp8] after the +. */
+/* Reads MEMORY,BANDWIDTH, both in 10^9, behind gpu: */
+static bool read_sizes(struct machine_datasheet *d, const char *text, char *why, size_t cap) {
+    double memory = 0, bw = 0;
+    int n = 0;
+    if (sscanf(text, "%lfG,%lfG%n", &memory, &bw, &n) != 2 || !n || text[n] || !(memory >= 1 && memory < 1e4) ||
+        !(bw >= 10 && bw < 1e5))
+        return snprintf(why, cap,
+                        "gpu:%.40s is not the memory and the bandwidth of a card, such as gpu:16G,448G for 16 GB and "
+                        "448 GB/s",
+                        text),
+               false;
+    d->card_memory = memory * 1e9, d->card_bw = bw * 1e9, d->card_bf16 = d->card_bw * CARD_FLOP_PER_BYTE;
+    snprintf(d->card, sizeof d->card, "card with %g GB, %g GB/s", memory, bw);
+    strcpy(d->pcie, "4");
+    return true;
+}
+/* Reads [N x]CARD[,math=fp8] or [N x]gpu:MEMORY,BANDWIDTH after the +. */
 static bool read_card(struct machine_datasheet *d, const char *whole, char *why, size_t cap) {
     char text[64], *end;
     snprintf(text, sizeof text, "%s", whole);
@@ -60,18 +80,23 @@ static bool read_card(struct machine_datasheet *d, const char *whole, char *why,
     if (option && !strcmp(option, ",math=fp8")) *option = 0, strcpy(d->card_math, "fp8");
     const long n = strtol(text, &end, 10);
     const bool is_counted = end > text && *end == 'x';
-    const char *const card = datasheet_find_card(is_counted ? end + 1 : text);
-    char similar[120];
-    datasheet_similar_cards(is_counted ? end + 1 : text, similar, sizeof similar);
-    if (!card && *similar) return snprintf(why, cap, "%.40s is not one card: there are %s", text, similar), false;
-    if (!card)
-        return snprintf(why, cap, "%.40s is not a known card, such as +rtx5090 or +2xrtx4090; --plan list shows them",
-                        text),
-               false;
+    const char *const name = is_counted ? end + 1 : text;
     if (is_counted && (n < 1 || n > MAX_CARDS))
         return snprintf(why, cap, "%.40s: 1 to %d cards are possible", text, MAX_CARDS), false;
-    snprintf(d->card, sizeof d->card, "%s", card);
     d->cards = is_counted ? (double)n : 1;
+    if (!strncmp(name, "gpu:", 4)) return read_sizes(d, name + 4, why, cap);
+    const char *const card = datasheet_find_card(name);
+    char similar[120];
+    datasheet_similar_cards(name, similar, sizeof similar);
+    if (!card && *similar) return snprintf(why, cap, "%.40s is not one card: there are %s", text, similar), false;
+    if (!card)
+        return snprintf(
+                   why, cap,
+                   "%.40s is not a known card, such as +rtx5090 or +2xrtx4090 (--plan list shows them); of another "
+                   "give memory and bandwidth, such as +gpu:16G,448G",
+                   text),
+               false;
+    snprintf(d->card, sizeof d->card, "%s", card);
     return true;
 }
 

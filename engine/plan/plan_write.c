@@ -530,7 +530,9 @@ int plan_write(const struct cost_machine *cost, const struct weights *w, const c
     json_quote(out, cost->name, strlen(cost->name));
     buf_str(out, ",\"model\":");
     json_quote(out, title, strlen(title));
-    buf_fmt(out, ",\"error\":{\"decode\":%g,\"prefill\":%g},", PLAN_DECODE_ERROR / 100.0, PLAN_PREFILL_ERROR / 100.0);
+    buf_fmt(out, ",\"error\":{\"decode\":%g,\"prefill\":%g", PLAN_DECODE_ERROR / 100.0, PLAN_PREFILL_ERROR / 100.0);
+    if (cost->n_devices) buf_fmt(out, ",\"card\":%g", PLAN_CARD_SLOWER);
+    buf_str(out, "},");
     json_fits(out, &p->machine[0], w, o->kv, &p->choice[0]);
     json_prefill(out, p);
     if (fits) json_nodes(out, p), json_decode(out, p), json_max_tpot(out, p), json_batch(out, p), json_upgrades(out, p);

@@ -35,6 +35,7 @@ static void models_have_their_parameters(void **st) {
             total += layer + expert * config.n_experts, active += layer + expert * config.topk;
         }
         double table = (double)config.vocab * config.hidden; /* GLM's counts include neither */
+        if (config.tied) total -= table, active -= table;
         if (fabs(total / (k->total * 1e9) - 1) > 0.02)
             fail_msg("%s: %.2f B parameters, said to have %g", k->title, total / 1e9, k->total);
         double off = INFINITY;
