@@ -336,6 +336,8 @@ static void test_streams(void **state) {
 }
 
 static void test_no_calls(void **state) {
+    check("<|python_start|>[weather(city)]<|python_end|>", "?"); /* an argument without a name */
+    check("<|python_start|>[weather(city=\"Bern\", 3)]<|python_end|>", "?");
     static const char *const texts[] = {"",
                                         "<tool_call>",
                                         "<tool_call></tool_call>",

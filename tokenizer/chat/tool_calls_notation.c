@@ -113,12 +113,16 @@ int tool_calls_parse_python(const struct call_parser *p, struct markup_range in)
         if (!markup_take_before(&in, "(", &name)) return ERR_MODEL;
         buf_str(&json, "{");
         for (rc = 0; markup_skip_blanks(&in), !rc && in.s < in.end && *in.s != ')';) {
-            if (!markup_take_before(&in, "=", &key)) rc = ERR_MODEL;
+            if (!markup_take_before(&in, "=", &key)) {
+                rc = ERR_MODEL;
+                break;
+            }
             key = markup_trim(key);
-            if (!rc && json.len > 1) buf_str(&json, ", ");
-            if (!rc) json_quote(&json, key.s, (size_t)(key.end - key.s)), buf_str(&json, ": ");
+            if (json.len > 1) buf_str(&json, ", ");
+            json_quote(&json, key.s, (size_t)(key.end - key.s));
+            buf_str(&json, ": ");
             markup_skip_blanks(&in);
-            if (!rc) rc = put_value(&json, &in, NULL);
+            rc = put_value(&json, &in, NULL);
             markup_skip_blanks(&in);
             if (in.s < in.end && *in.s == ',') in.s++;
         }
