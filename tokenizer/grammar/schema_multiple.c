@@ -28,15 +28,15 @@ static int64_t lcm_of_steps(const struct conj *c) {
     return step;
 }
 
-static expr_id list_multiples(struct grammar *g, int64_t from, int64_t to, int64_t step) {
-    static _Thread_local char digits[MAX_LISTED + 1][24];
+static expr_id list_multiples(struct schema *s, int64_t from, int64_t to, int64_t step) {
+    enum { DIGITS = 24 };
     struct grammar_text v[MAX_LISTED + 1];
+    char *digits = arena_alloc(s->arena, sizeof v / sizeof *v * DIGITS);
     size_t count = 0;
-    for (int64_t n = from; n <= to; n += step, count++) {
-        const int size = snprintf(digits[count], sizeof digits[count], "%lld", (long long)n);
-        v[count] = (struct grammar_text){digits[count], (size_t)size};
-    }
-    return grammar_literals(g, v, count);
+    if (!digits) return EXPR_FAILED;
+    for (int64_t n = from; n <= to; n += step, digits += DIGITS)
+        v[count++] = (struct grammar_text){digits, (size_t)snprintf(digits, DIGITS, "%lld", (long long)n)};
+    return grammar_literals(s->g, v, count);
 }
 
 static expr_id digit(struct grammar *g, int64_t d) { return grammar_literal(g, (char[]){(char)('0' + d)}, 1); }
@@ -77,7 +77,7 @@ int schema_multiple(struct schema *s, const struct conj *c, int part, expr_id *o
     *out = EXPR_NEVER;
     if (lo_steps > hi_steps) return 0;
     if (hi_steps - lo_steps < MAX_LISTED && fabs(lo_steps) < 1e6 && fabs(hi_steps) < 1e6) {
-        *out = grammar_lexeme(g, list_multiples(g, (int64_t)lo_steps * step, (int64_t)hi_steps * step, step));
+        *out = grammar_lexeme(g, list_multiples(s, (int64_t)lo_steps * step, (int64_t)hi_steps * step, step));
         return 0;
     }
     /* The automaton has the multiples of either sign, with zero or without. */
