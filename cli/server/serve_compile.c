@@ -15,10 +15,10 @@
 
 enum {
     MAX_JOBS = 3,            /* threads */
-    LIMIT_S = 10,            /* for one request */
+    LIMIT_S = 30,            /* for one request */
     LIMIT_WHEN_OTHERS_S = 2, /* the same, while others wait for a thread */
     FAST_MS = 50,            /* of a job, and in total until it is earned again, at full priority */
-    FAST_SHARE = 20,         /* one of this many seconds is earned */
+    FAST_SHARE = 50,         /* one of this many seconds is earned */
     NICE = 15,               /* afterwards */
     STACK_BYTES = 16 << 20,  /* of a thread: expressions within expressions are compiled recursively */
 };
@@ -51,7 +51,8 @@ static double used_s(void) {
 static void give_way(struct compile_job *j) {
     if (j->is_nice || used_s() < j->fast_s) return;
     j->is_nice = true;
-    error_ignore(setpriority(PRIO_PROCESS, (id_t)gettid(), NICE)); /* without it others are only slower */
+    const int own = getpriority(PRIO_PROCESS, 0);
+    error_ignore(setpriority(PRIO_PROCESS, (id_t)gettid(), own + NICE)); /* without it others are only slower */
 }
 
 static bool may_go_on(void *ctx) {
