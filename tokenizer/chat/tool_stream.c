@@ -21,6 +21,7 @@ enum state {
 };
 struct tool_stream {
     const struct json *tools;
+    const struct dialect *dialect; /* TAGGED */
     struct buf markup;
     struct tool_calls calls;
     size_t n_complete;
@@ -157,7 +158,8 @@ static bool ends_argument(const struct buf *b, const struct dialect *d) {
 
 /* The markup ends with '>': if that ends an argument or a call, parses it. */
 static int take_tag(struct tool_stream *t) {
-    const struct dialect *d = dialects_first((struct markup_range){t->markup.data, t->markup.data + t->markup.len});
+    const struct markup_range markup = {t->markup.data, t->markup.data + t->markup.len};
+    const struct dialect *d = t->state == TAGGED ? t->dialect : dialects_first(markup);
     const bool is_whole = d && ends_call(&t->markup, d);
     if (!is_whole && !(d && ends_argument(&t->markup, d))) return 0;
     struct tool_calls parsed = {0};
@@ -171,6 +173,7 @@ static int take_tag(struct tool_stream *t) {
         t->n_complete = parsed.n - !is_whole;
         replace_calls(t, &parsed);
         t->state = TAGGED;
+        t->dialect = d;
     } else if (is_call) t->state = LOST;
     tool_calls_free(&parsed);
     return rc == ERR_MEMORY ? rc : 0;
@@ -203,10 +206,11 @@ int tool_stream_add(struct tool_stream *t, const char *s, size_t n) {
         }
         if (t->state == READING) TRY(read_arguments(t, s + i, n - i, &used));
         else if (t->state == SEARCHING) follow(t, s[i]);
+        if (!used && t->state == READING) t->state = LOST; /* no progress */
+        if (!used) continue;
         if (buf_add(&t->markup, s + i, used)) return ERR_MEMORY;
         if (s[i + used - 1] == '>' && (t->state == SEARCHING || t->state == TAGGED)) TRY(take_tag(t));
         i += used;
-        if (!used) return 0;
     }
     return 0;
 }
