@@ -124,7 +124,7 @@ static int add_unescaped(struct buf *out, struct markup_range v) {
 static int parse_xtml_call(const struct call_parser *p, struct markup_range name, struct markup_range in) {
     struct markup_range tag, key, type, value;
     struct buf text = {0};
-    int rc = add_unescaped(&text, name);
+    int rc = buf_str(&text, "") ? ERR_MEMORY : add_unescaped(&text, name); /* text.data is not NULL */
     name = (struct markup_range){text.data, text.data + text.len};
     if (!rc && markup_starts_with(in, "<|open|>json") && markup_take_before(&in, "<|sep|>", &tag)) {
         const char *end = markup_skip_json(in);
