@@ -200,6 +200,14 @@ int hub_choice_add_texts(const struct hub_listing *l, struct hub_set *s, struct 
     return rc;
 }
 
+/* Whether an index may name this file: one of safetensors beside it. */
+static bool is_shard_name(const struct json *file) {
+    static const char end[] = ".safetensors";
+    const size_t n = sizeof end - 1;
+    return file->type == JSON_STRING && file->n > n && !memcmp(file->string + file->n - n, end, n) &&
+           !memchr(file->string, 0, file->n) && !memchr(file->string, '/', file->n);
+}
+
 int hub_choice_add_shards(const struct hub_listing *l, const char *index, size_t n, struct hub_set *s,
                           struct error *e) {
     enum { MAX_SHARDS = 4096 };
@@ -216,8 +224,8 @@ int hub_choice_add_shards(const struct hub_listing *l, const char *index, size_t
     for (uint32_t i = 0; !rc && map && i < map->n; i++) {
         const struct json *file = &map->items[2 * i + 1];
         char name[1100];
-        if (file->type != JSON_STRING || file->n >= sizeof name || memchr(file->string, 0, file->n)) {
-            rc = error_set(e, ERR_RUNTIME, "%s: %s names no files", l->repo, weights_of(l)->path);
+        if (!is_shard_name(file) || file->n >= sizeof name) {
+            rc = error_set(e, ERR_RUNTIME, "%s: %s names a file that is none of weights", l->repo, weights_of(l)->path);
             break;
         }
         if (last && last->n == file->n && !memcmp(last->string, file->string, file->n)) continue;

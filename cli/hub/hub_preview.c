@@ -39,7 +39,7 @@ static int write_sparse(const struct preview *p, const struct hub_file *f, const
     char path[PATHS_MAX];
     int rc = place_of(p, f, path, e);
     if (rc) return rc;
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
     rc = fd < 0 ? -errno : data->len ? file_write_all(fd, data->data, data->len) : 0;
     if (!rc && ftruncate(fd, (off_t)f->size)) rc = -errno;
     if (fd >= 0) close(fd);

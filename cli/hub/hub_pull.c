@@ -313,6 +313,9 @@ int hub_pull_run(struct app *a, struct error *e) {
 int hub_pull_offer(struct app *a, const char *name, struct error *e) {
     struct pull p = {.app = a, .is_offer = true, .asks = a->tty_in && a->tty_err && a->tty_out, .store = {.lock = -1}};
     if (!p.asks || a->opts.v[OPT_QUIET].on || !hub_name_parse(name, &p.name)) return ERR_CANCELLED;
+    char folder[HUB_NAME_MAX]; /* a path with a mistake in it is no matter of the hub's */
+    snprintf(folder, sizeof folder, "%.*s", (int)strcspn(name, "/"), name);
+    if (file_is_dir(folder)) return ERR_CANCELLED;
     struct buf b = {0};
     buf_fmt(&b, "%s is not on this machine.", name);
     print_lines(&p, &b);

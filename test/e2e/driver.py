@@ -120,7 +120,7 @@ class ChatCase(Case):
 class Terminal:
     """A child on a pseudo-terminal. `out` is everything it has written."""
 
-    def __init__(self, argv, env, rows=24, cols=80, stderr=None):
+    def __init__(self, argv, env, rows=24, cols=80, stderr=None, cwd=None):
         self.master, self.slave = pty.openpty()
         self.resize(rows, cols, quiet=True)
         self.before = termios.tcgetattr(self.slave)
@@ -130,7 +130,7 @@ class Terminal:
             os.setsid()
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
-        self.p = subprocess.Popen(argv, stdin=self.slave, stdout=self.slave, stderr=stderr or self.slave, env=env, preexec_fn=child, close_fds=True)
+        self.p = subprocess.Popen(argv, stdin=self.slave, stdout=self.slave, stderr=stderr or self.slave, env=env, preexec_fn=child, close_fds=True, cwd=cwd)
 
     def resize(self, rows, cols, quiet=False):
         fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, cols, 0, 0))

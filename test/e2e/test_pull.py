@@ -104,6 +104,12 @@ class Pull(Case):
         self.assertEqual(self.pull("org/tiny")[0], 0)
         self.complete("org/tiny", list(files))
         self.assertEqual(self.run_bin("-m", "org/tiny", "--verify")[0], 0)
+        for name in ("config.json", "../x.safetensors", "original/model.safetensors", 5):
+            index = json.dumps({"weight_map": {"a": name}}).encode()
+            self.hub.add("org/odd", {**self.hub.repos["org/tiny"], "model.safetensors.index.json": index})
+            rc, out, err = self.pull("org/odd")
+            self.assertEqual(rc, 1)
+            self.assertIn("names a file that is none of weights", err)
         del self.hub.repos["org/tiny"]["model-00002-of-00002.safetensors"]
         self.hub.add("org/less", self.hub.repos["org/tiny"])
         rc, out, err = self.pull("org/less")
@@ -152,6 +158,15 @@ class Pull(Case):
         self.complete("org/other", NEEDED)
         self.hub.add("org/pictures", {"model.onnx": b"x", "README.md": b"y"})
         self.assertIn("no GGUF file and no safetensors with config.json", self.pull("org/pictures")[2])
+
+    def test_places(self):
+        """HF_HUB_CACHE, HF_HOME and XDG_CACHE_HOME name the cache, as for Hugging Face's own programs."""
+        for env, below in (({"HF_HUB_CACHE": self.home + "/a", "HF_HOME": self.home + "/b"}, "a"), ({"HF_HOME": self.home + "/b"}, "b/hub"), ({"XDG_CACHE_HOME": self.home + "/c"}, "c/huggingface/hub")):
+            rc, out, err = self.pull("org/tiny-GGUF:Q4_K", env=env)
+            self.assertEqual(rc, 0, err)
+            self.assertEqual(os.listdir(os.path.join(self.home, below, "models--org--tiny-GGUF/snapshots", self.hub.commits["org/tiny-GGUF"])), ["Tiny-Q4_K.gguf"])
+            self.assertEqual(self.run_bin("-m", "org/tiny-GGUF", "--inspect", env=env)[0], 0)
+        self.assertFalse(os.path.exists(self.cache))
 
     def test_names(self):
         for name in ("foo", "org/", "/etc/passwd", "org/../x", "a/b/c", "org/x:", "org/a--b", "https://x/y", "org/x:a\"b"):
@@ -456,6 +471,19 @@ class Asked(Case):
         self.assertEqual(t.wait(), 0)
         self.complete("org/ember", NEEDED)
 
+    def test_offer_of_a_quant(self):
+        """-m ORG/NAME:QUANT of a repository that is here with another quant."""
+        self.assertEqual(self.pull("org/tiny-GGUF:Q4_K")[0], 0)
+        self.assertIn("org/tiny-GGUF:Q8_0: not in the Hugging Face cache; this downloads it: hearth --pull org/tiny-GGUF:Q8_0", self.run_bin("-m", "org/tiny-GGUF:Q8_0", "-p", "x")[2])
+        t = self.terminal("-m", "org/tiny-GGUF:q8_0")
+        at = t.until("Enter: yes, n: no >")
+        t.send("y\r")
+        at = t.until("pulled org/tiny-GGUF:Q8_0", at)
+        t.prompt(at)
+        t.send("\x04")
+        self.assertEqual(t.wait(), 0)
+        self.complete("org/tiny-GGUF", ["Tiny-Q4_K.gguf", "Tiny-Q8_0.gguf"])
+
     def test_declined(self):
         t = self.terminal("-m", "org/ember", "-p", "hi")
         t.until("Enter: yes, n: no >")
@@ -463,6 +491,14 @@ class Asked(Case):
         t.until("org/ember was not downloaded; hearth --pull org/ember does it later")
         self.assertEqual(t.wait(), 1)
         self.assertNotIn(0, [row[2] for row in self.hub.sent("model.safetensors")])
+
+    def test_mistyped_path(self):
+        """A path below a folder that exists is not asked for on the network."""
+        os.makedirs(os.path.join(self.home, "org"))
+        t = self.terminal("-m", "org/ember", "-p", "hi", cwd=self.home)
+        t.until("this downloads it: hearth --pull org/ember")
+        self.assertEqual(t.wait(), 3)
+        self.assertEqual(self.hub.sent(), [])
 
     def test_never_in_scripts(self):
         rc, out, err = self.run_bin("-m", "org/ember", "-p", "hi")
