@@ -53,7 +53,7 @@ static bool attach_by_default(struct app *a) {
     if (!opt_set(&a->opts, OPT_MODEL, resident, (enum opt_origin)was.origin, "the resident engine", NULL) &&
         !open_find_model(a, NULL) && remote_attach(a)) {
         if (no_default || strcmp(default_dir, a->model_dir))
-            report_note("the resident engine answers, with its model %s; -m NAME opens another", a->info->name);
+            report_note("the resident engine answers, with its model %s; -m NAME opens another", a->model_name);
         return true;
     }
     *model = was;

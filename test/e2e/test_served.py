@@ -352,7 +352,7 @@ class Chosen(Case):
         s = self.serve("-m", path)
         rc, out, err = self.run_bin(*ask)
         self.assertEqual((rc, s.status()["answered"]), (0, 1))
-        self.assertIn(f"the resident engine answers, with its model {path}; -m NAME opens another", err)
+        self.assertIn(f"the resident engine answers, with its model big; -m NAME opens another", err)
         _, out, err = self.run_bin("-t", "1", *ask)
         self.assertIn(f"the resident engine, with its model {path}, has other options; opening ember: in this process, -m NAME opens another", err)
         self.run_bin("-m", "ember", *ask)
