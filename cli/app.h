@@ -34,6 +34,7 @@ struct app {
     struct chat_template *template; /* NULL with --raw */
     const char *noted_effort;       /* value of --effort about which a note was printed */
     bool noted_vars;                /* notes about --template-var were printed */
+    bool noted_limit;               /* a note about --think-limit was printed */
     struct topic *topic;            /* built-in model only; NULL before the first prompt */
     struct engine *engine;
     struct token_trie *trie; /* the tokenizer's vocabulary by bytes; NULL before the first constrained answer */

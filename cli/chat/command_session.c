@@ -8,6 +8,7 @@
 #include "cli/chat/editor.h"
 #include "cli/chat/screen.h"
 #include "cli/saved/saver.h"
+#include "cli/saved/store_kept.h"
 #include "cli/terminal/term.h"
 
 /* Whether a session may get this name; prints why not. */
@@ -196,6 +197,8 @@ void command_load(struct repl *r, const char *arg) {
         return;
     }
     chat_session_drop_cleared(r, arg);
+    char kept[128] = STORE_KEPT;
+    if (!strcmp(arg, kept) && store_exists(arg) && !store_kept_take(r->app, kept, sizeof kept, &e)) arg = kept;
     if (store_check_name(arg, &e)) screen_print(r, "%s", e.text);
     else if (!store_exists(arg)) report_not_saved(r, arg);
     else if (!(t = chat_session_new(r, arg))) screen_print(r, "no memory");

@@ -84,6 +84,7 @@ static uint64_t hash_settings(const struct app *a) {
                                       OPT_UNTIL,
                                       OPT_THINK,
                                       OPT_EFFORT,
+                                      OPT_THINK_LIMIT,
                                       OPT_TEMPLATE_VAR,
                                       OPT_KV};
     const bool own_template = a->template && a->opts.v[OPT_TEMPLATE].text;

@@ -213,7 +213,9 @@ static bool is_percent(const char *s) {
 }
 
 /* Whether "4k" is 4,096 of what the option counts. */
-static bool id_counts_tokens(enum opt_id id) { return id == OPT_CONTEXT || id == OPT_MAX_TOKENS; }
+static bool id_counts_tokens(enum opt_id id) {
+    return id == OPT_CONTEXT || id == OPT_MAX_TOKENS || id == OPT_THINK_LIMIT;
+}
 
 int opt_set(struct opts *o, enum opt_id id, const char *text, enum opt_origin origin, const char *where,
             struct error *e) {
@@ -432,7 +434,7 @@ enum opt_id opt_mode(const struct opts *o) {
 /* Checks the options that constrain answers: at most one, for answers that are shown as they are. */
 static int check_constraints(const struct opts *o, enum opt_id mode, struct error *e) {
     static const enum opt_id ids[] = {OPT_SCHEMA, OPT_JSON_OBJECT, OPT_REGEX, OPT_GRAMMAR, OPT_CHOICES},
-                             excluded[] = {OPT_EXTRACT, OPT_UNTIL, OPT_TOOL, OPT_MCP};
+                             excluded[] = {OPT_EXTRACT, OPT_UNTIL, OPT_TOOL, OPT_MCP, OPT_THINK_LIMIT};
     enum opt_id given = OPT_COUNT, other = mode == OPT_BATCH ? OPT_COUNT : mode;
     for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
         if (!o->v[ids[i]].text) continue;

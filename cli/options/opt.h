@@ -51,6 +51,7 @@ enum opt_id {
     OPT_UNTIL,
     OPT_THINK,
     OPT_EFFORT,
+    OPT_THINK_LIMIT,
     OPT_TEMPLATE_VAR,
     OPT_SCHEMA,
     OPT_JSON_OBJECT,

@@ -94,6 +94,8 @@ const struct opt_def opt_table[OPT_COUNT] = {
     [OPT_EFFORT] = {"effort", 0, OPT_CHOICE, LIVE | OPT_OR_PERCENT, ANSWER, "LEVEL",
                     "none minimal low medium high xhigh max",
                     .help = "how long a reasoning model thinks, if its template knows that (it decides); 1 to 100, or"},
+    [OPT_THINK_LIMIT] = {"think-limit", 0, OPT_INT, LIVE, ANSWER, "N", .lo = 1, .hi = MAX_CTX,
+                         .help = "end the thinking of an answer after N tokens (the model decides)"},
     [OPT_TEMPLATE_VAR] = {"template-var", 0, OPT_LIST, 0, ANSWER, "VAR",
                           .help = "NAME=VALUE, a variable of the chat template; repeatable"},
     [OPT_SCHEMA] = {"schema", 0, OPT_TEXT, OPT_FILE_PATH, ANSWER, "SCHEMA",

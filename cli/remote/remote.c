@@ -245,6 +245,7 @@ int remote_check_options(struct app *a, struct error *e) {
         {OPT_RAW, "it takes only conversations, not prompt text"},
         {OPT_SPECIAL, "it takes only conversations, not control tokens"},
         {OPT_TEMPLATE, "it uses its own chat template"},
+        {OPT_THINK_LIMIT, "it ends thinking by its own rules; --effort asks for less"},
         {OPT_REGEX, "chat completions know only JSON objects and JSON schemas"},
         {OPT_GRAMMAR, "chat completions know only JSON objects and JSON schemas"},
         {OPT_CHOICES, "chat completions know only JSON objects and JSON schemas; a schema with enum lists choices"},
@@ -307,7 +308,7 @@ bool remote_resident_model(struct app *a, char *out, size_t cap) {
 }
 
 bool remote_attach(struct app *a) {
-    static const enum opt_id prevents_attaching[] = {OPT_NO_ATTACH, OPT_RAW, OPT_SPECIAL, OPT_TRACE};
+    static const enum opt_id prevents_attaching[] = {OPT_NO_ATTACH, OPT_RAW, OPT_SPECIAL, OPT_TRACE, OPT_THINK_LIMIT};
     char path[RESIDENT_PATH];
     struct buf body = {0}, own_identity = {0}, build = {0};
     struct arena arena = {0};
@@ -315,7 +316,7 @@ bool remote_attach(struct app *a) {
     bool matches = false;
     for (size_t i = 0; i < sizeof prevents_attaching / sizeof *prevents_attaching; i++)
         if (a->opts.v[prevents_attaching[i]].text &&
-            a->opts.v[prevents_attaching[i]].on + (prevents_attaching[i] == OPT_TRACE))
+            (a->opts.v[prevents_attaching[i]].on || opt_table[prevents_attaching[i]].kind != OPT_FLAG))
             return false;
     if (resident_path(path, NULL) || !resident_is_alive(path)) return false;
     struct error e = {0};

@@ -38,6 +38,7 @@ size_t turn_shown_logprobs(const struct turn *t) {
 void turn_free(struct turn *t) {
     output_parser_close(&t->parser);
     constraint_close(&t->constraint);
+    think_limit_close(&t->think_limit);
     buf_free(&t->text);
     buf_free(&t->thinking);
     buf_free(&t->tool);
@@ -192,6 +193,16 @@ static int open_constraint(struct turn *t, const struct prompt *p, struct reques
     return rc;
 }
 
+/* Opens the filter that ends thinking. A limit of tokens may cut the answer before its end. */
+static int open_think_limit(struct turn *t, const struct prompt *p, struct request *q, struct error *e) {
+    TRY(think_limit_open(&t->think_limit, t->app, (int)t->app->opts.v[OPT_THINK_LIMIT].integer,
+                         p->tail.data ? p->tail.data : "", p->tail.len, e));
+    if (!t->think_limit) return 0;
+    q->filter = think_limit_filter(t->think_limit);
+    q->flags |= REQ_MAY_BE_INCOMPLETE;
+    return 0;
+}
+
 bool turn_is_settled(const struct turn *t) {
     const bool shown =
         t->n_shown == t->text.len && t->n_thinking_shown == t->thinking.len && t->n_tool_shown == t->tool.len;
@@ -218,6 +229,8 @@ int turn_start(struct turn *t, struct app *a, struct engine_client *s, const str
         rc = error_set(e, ERR_MEMORY, "no memory");
     t->n_tool_shown = t->tool.len;
     if (!rc && p->source && a->backend->is_local) rc = open_constraint(t, p, &q, e);
+    else if (!rc && a->opts.v[OPT_THINK_LIMIT].text && t->parser && a->backend->is_local)
+        rc = open_think_limit(t, p, &q, e);
     if (!rc) rc = engine_client_submit(s, p, &q, e);
     if (rc) turn_free(t);
     else t->running = true;

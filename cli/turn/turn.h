@@ -5,6 +5,7 @@
 #include "cli/turn/constraint.h"
 #include "cli/turn/engine_client.h"
 #include "cli/turn/prompt.h"
+#include "cli/turn/think_limit.h"
 
 /* Receives final text as it arrives. Non-zero cancels the turn. */
 typedef int (*turn_fn)(void *ctx, enum output_kind part, const char *data, size_t n);
@@ -19,8 +20,9 @@ struct turn {
     struct app *app;
     struct engine_client *client;
     struct decoder decoder;
-    struct output_parser *parser;  /* NULL: raw, all is text */
-    struct constraint *constraint; /* NULL: none, or the engine is another process */
+    struct output_parser *parser;    /* NULL: raw, all is text */
+    struct think_limit *think_limit; /* NULL: none */
+    struct constraint *constraint;   /* NULL: none, or the engine is another process */
     struct buf text, thinking, tool;
     const char *const *stop; /* strings that end the answer; --until's unless turn_set_stops was called */
     size_t n_stop;

@@ -245,6 +245,12 @@ class Kept(driver.ChatCase):
         rc, out, err = self.run_bin("--last", "-p", "prompt x")
         self.assertEqual((rc, out), (0, b"[user]another question[assistant]You said: another question[user]prompt x[assistant]\n"))
         self.assertEqual(self.kept(), ["another-question.json"])  # a conversation of its own now
+        self.on_terminal("-p", "loaded")
+        t = self.chat()
+        self.ask(t, "/load (last)", "You said: loaded", "loaded> ")
+        t.send("/bye\r")
+        self.assertEqual(t.wait(), 0)
+        os.unlink(self.session_file("loaded"))
         self.on_terminal("-p", "a third")
         self.assertEqual(self.kept(), ["(last).json", "another-question.json"])
         os.utime(self.session_file("another-question"), (1, 1))
