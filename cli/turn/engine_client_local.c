@@ -43,10 +43,7 @@ static int local_open_text(struct app *a, struct error *e) {
     int rc = engine_client_local_tokenizer(a, e);
     if (rc) return blame_model(a, e);
     if (a->opts.v[OPT_RAW].on) return 0;
-    rc = chat_template_open(&a->template, a->model_dir, a->opts.v[OPT_TEMPLATE].text, e);
-    if (rc == ERR_MODEL && !a->opts.v[OPT_TEMPLATE].text)
-        error_prefix(e, "chat template (use --template FILE, or --raw for none)");
-    return rc;
+    return chat_template_open(&a->template, a->model_dir, a->opts.v[OPT_TEMPLATE].text, e);
 }
 
 static int on_progress(void *ctx, const char *what, double share) {

@@ -37,18 +37,18 @@ static const struct card {
     double memory, bw, fp8, bf16; /* dense, float32 accumulation; fp8 0: computed as BF16 */
     int pcie, lanes;              /* lanes 0: 16 */
 } cards[] = {
-    {"RTX 5090", 32e9, 1792e9, 419e12, 209e12, 5},    {"RTX 5080", 16e9, 960e9, 225e12, 112e12, 5},
-    {"RTX 5070 Ti", 16e9, 896e9, 176e12, 88e12, 5},   {"RTX 5070", 12e9, 672e9, 123e12, 61e12, 5},
-    {"RTX 5060 Ti", 16e9, 448e9, 94e12, 47e12, 5, 8}, {"RTX 4090", 24e9, 1008e9, 330e12, 165e12, 4},
-    {"RTX 4080", 16e9, 717e9, 195e12, 97e12, 4},      {"RTX 4070 Ti Super", 16e9, 672e9, 176e12, 88e12, 4},
-    {"RTX 4070", 12e9, 504e9, 116e12, 58e12, 4},      {"RTX 4060 Ti", 16e9, 288e9, 88e12, 44e12, 4, 8},
-    {"RTX 3090", 24e9, 936e9, 0, 71e12, 4},           {"RTX 3080", 10e9, 760e9, 0, 59e12, 4},
-    {"RTX 3060", 12e9, 360e9, 0, 25e12, 4},           {"RTX PRO 6000", 96e9, 1792e9, 1000e12, 500e12, 5},
-    {"RTX 6000 Ada", 48e9, 960e9, 728e12, 364e12, 4}, {"RTX A6000", 48e9, 768e9, 0, 155e12, 4},
-    {"A100 40GB", 40e9, 1555e9, 0, 312e12, 4},        {"A100 80GB", 80e9, 1935e9, 0, 312e12, 4},
-    {"H100 PCIe", 80e9, 2039e9, 1513e12, 756e12, 5},  {"H100 SXM", 80e9, 3350e9, 1979e12, 989e12, 5},
-    {"H200", 141e9, 4800e9, 1979e12, 989e12, 5},      {"L40S", 48e9, 864e9, 733e12, 362e12, 4},
-    {"L4", 24e9, 300e9, 242e12, 121e12, 4},           {"T4", 16e9, 300e9, 0, 65e12, 3},
+    {"RTX 5090", 32e9, 1792e9, 419e12, 209e12, 5, 16},    {"RTX 5080", 16e9, 960e9, 225e12, 112e12, 5, 16},
+    {"RTX 5070 Ti", 16e9, 896e9, 176e12, 88e12, 5, 16},   {"RTX 5070", 12e9, 672e9, 123e12, 61e12, 5, 16},
+    {"RTX 5060 Ti", 16e9, 448e9, 94e12, 47e12, 5, 8},     {"RTX 4090", 24e9, 1008e9, 330e12, 165e12, 4, 16},
+    {"RTX 4080", 16e9, 717e9, 195e12, 97e12, 4, 16},      {"RTX 4070 Ti Super", 16e9, 672e9, 176e12, 88e12, 4, 16},
+    {"RTX 4070", 12e9, 504e9, 116e12, 58e12, 4, 16},      {"RTX 4060 Ti", 16e9, 288e9, 88e12, 44e12, 4, 8},
+    {"RTX 3090", 24e9, 936e9, 0, 71e12, 4, 16},           {"RTX 3080", 10e9, 760e9, 0, 59e12, 4, 16},
+    {"RTX 3060", 12e9, 360e9, 0, 25e12, 4, 16},           {"RTX PRO 6000", 96e9, 1792e9, 1000e12, 500e12, 5, 16},
+    {"RTX 6000 Ada", 48e9, 960e9, 728e12, 364e12, 4, 16}, {"RTX A6000", 48e9, 768e9, 0, 155e12, 4, 16},
+    {"A100 40GB", 40e9, 1555e9, 0, 312e12, 4, 16},        {"A100 80GB", 80e9, 1935e9, 0, 312e12, 4, 16},
+    {"H100 PCIe", 80e9, 2039e9, 1513e12, 756e12, 5, 16},  {"H100 SXM", 80e9, 3350e9, 1979e12, 989e12, 5, 16},
+    {"H200", 141e9, 4800e9, 1979e12, 989e12, 5, 16},      {"L40S", 48e9, 864e9, 733e12, 362e12, 4, 16},
+    {"L4", 24e9, 300e9, 242e12, 121e12, 4, 16},           {"T4", 16e9, 300e9, 0, 65e12, 3, 16},
 };
 enum { CARDS = sizeof cards / sizeof *cards };
 
@@ -164,7 +164,7 @@ static bool make_card_domain(struct cost_domain *g, const struct machine_datashe
     if (!(bf16 > 0))
         return fail_with(why, cap, "card.bf16 is missing: FLOP/s of dense BF16 products, such as card.bf16 = 165T");
     if (*d->pcie) datasheet_parse_pcie(d->pcie, &link);
-    else if (known) link = lane_rate[known->pcie] * (known->lanes ? known->lanes : 16);
+    else if (known) link = lane_rate[known->pcie] * known->lanes;
     if (!(link > 0))
         return fail_with(why, cap,
                          "pcie is missing: the generation and lanes of the card's slot, such as pcie = 4 x16, or "

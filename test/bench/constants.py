@@ -47,6 +47,7 @@ def sheets():
     for name in ("datasheet.c", "datasheet_preset.c"):
         text = open(os.path.join(PLACEMENT, name)).read()
         for table in re.findall(r"^static const struct \w+ \{[^}]*?(?:\}[^}]*?)*?\} \w+\[\] = \{(.*?)^\};", text, re.M | re.S):
+            table = re.sub(r'\},[ \n]+\{"', '},\n    {"', table)  # one entry a line
             for entry in re.findall(r'^    \{("(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\},', table, re.M):
                 key, value = re.match(r'"([^"]*)",\s*(.*)', " ".join(entry.split())).groups()
                 if ".why_not" not in value:

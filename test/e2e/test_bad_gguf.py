@@ -117,7 +117,7 @@ TEXT = [
     ("no merges", meta(**{"tokenizer.ggml.merges": None}), ["merges"]),
     ("a merge of unknown pieces", meta(**{"tokenizer.ggml.merges": ["h e", "zz zz"]}), ["zz"]),
     ("SentencePiece without scores", meta(**{"tokenizer.ggml.model": "llama"}), ["tokenizer.ggml.scores"]),
-    ("no template", meta(**{"tokenizer.chat_template": None}), ["tokenizer.chat_template", "--template"]),
+    ("no template", meta(**{"tokenizer.chat_template": None}), ["has no chat template", "--template FILE supplies"]),
     ("a template that is a number", meta(**{"tokenizer.chat_template": 3}), ["tokenizer.chat_template"]),
     ("a broken template", meta(**{"tokenizer.chat_template": "{% if"}), ["line 1"]),
 ]

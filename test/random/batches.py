@@ -30,13 +30,14 @@ def line(r, i):
 
 
 def rows(out):
-    """Returns the output by index, without what depends on other lines: the line's number in messages, and cached tokens."""
+    """Returns the output by index, without what depends on other lines: the line's number, and cached tokens."""
     found = {}
     for row in map(json.loads, out.splitlines()):
         row.get("usage", {}).pop("cached_tokens", None)
         if "error" in row:
             row["error"]["message"] = re.sub(r"^line \d+(, column \d+)?", "line", row["error"]["message"])
         i = row.pop("index")
+        row.pop("line", None)
         check(f"other answers to line {i}", found.get(i), None)
         found[i] = row
     return found

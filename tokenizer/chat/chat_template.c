@@ -20,6 +20,7 @@ static const char *const special_names[N_SPECIAL] = {"bos_token", "eos_token", "
 
 struct chat_template {
     struct jinja *default_template, *tool_template; /* tool_template: the one named "tool_use", or NULL */
+    bool is_missing;                                /* while it is opened: the model has no template */
     /* default_template with earlier calls; NULL: that one writes them, or knows no tools */
     struct jinja *calls_template;
     struct jinja_var vars[N_SPECIAL + 1];
@@ -146,12 +147,12 @@ static int find_template(struct chat_template *c, const char *dir, struct error 
     for (int i = 0; i < 2 && !c->default_template && !c->tool_template && !rc; i++)
         rc = read_json_file(c, dir, places[i], use_template, e);
     if (!rc && !c->default_template && !c->tool_template) rc = read_json_file(c, dir, "config.json", use_builtin, e);
-    if (!rc && !c->default_template && !c->tool_template)
-        rc = error_set(e, ERR_MODEL,
-                       "%s: no chat template (chat_template.jinja, or chat_template in tokenizer_config.json); give "
-                       "one, or use the model without (--template, --raw)",
-                       dir);
-    return rc;
+    if (rc || c->default_template || c->tool_template) return rc;
+    c->is_missing = true;
+    return error_set(e, ERR_MODEL,
+                     "%s: no chat template (chat_template.jinja, or chat_template in tokenizer_config.json); give "
+                     "one, or use the model without (--template, --raw)",
+                     dir);
 }
 
 /* --- GGUF: template and special tokens are metadata ------------------------------------------- */
@@ -183,13 +184,12 @@ static int read_gguf_templates(struct chat_template *c, const struct json *meta,
         rc = t->type == JSON_STRING ? parse_template(to, t->string, t->n, file, e)
                                     : error_set(e, ERR_MODEL, "%s: metadata '%s' is not a string", file, keys[i]);
     }
-    if (!rc && !c->default_template && !c->tool_template)
-        rc =
-            error_set(e, ERR_MODEL,
-                      "%s has no chat template (a base model?): --raw continues plain text, --template FILE supplies a "
-                      "template",
-                      file);
-    return rc;
+    if (rc || c->default_template || c->tool_template) return rc;
+    c->is_missing = true;
+    return error_set(e, ERR_MODEL,
+                     "%s has no chat template (a base model?): --raw continues plain text, --template FILE supplies a "
+                     "template",
+                     file);
 }
 static int open_gguf(struct chat_template *c, const char *file, const char *template_file, struct error *e) {
     struct file_map map;
@@ -256,6 +256,8 @@ int chat_template_open(struct chat_template **out, const char *dir, const char *
     if (!rc && c->default_template) rc = make_calls_template(c, e);
     if (!rc) rc = find_forms(c, e);
     if (rc) {
+        if (rc == ERR_MODEL && dir && !template_file && !c->is_missing)
+            error_prefix(e, "chat template (use --template FILE, or --raw for none)");
         chat_template_close(&c);
         return rc;
     }
