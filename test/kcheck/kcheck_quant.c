@@ -159,6 +159,18 @@ static void check(const struct kernels *k, const struct shape *s, int n, bool wh
         for (int r = 0; r < s->rows; r++)
             if (isfinite(y[n - 1][r])) mismatch("what should not be finite", n - 1, r, y[n - 1][r], NAN, 0);
     }
+    if (w.scale && w.scale_dtype == DT_E4M3) { /* a scale of NaN reaches the products of its row */
+        for (int i = 0; i < n * s->cols; i++)
+            if (!isfinite(x[i / s->cols][i % s->cols])) x[i / s->cols][i % s->cols] = 1;
+        uint8_t *const scale = (uint8_t *)(uintptr_t)w.scale + scale_row(&w, 0);
+        scale[(int)(rnd() % (unsigned)s->cols) / w.block_cols] = rnd() % 2 ? 0x7f : 0xff;
+        gemv(y, cx, n, &w);
+        for (int t = 0; t < n; t++) {
+            if (isfinite(y[t][0])) mismatch("product with a scale of NaN", t, 0, y[t][0], NAN, 0);
+            if (w.block_rows == 1 && s->rows > 1 && !isfinite(y[t][1]))
+                mismatch("product beside one with a scale of NaN", t, 1, y[t][1], 0, 0);
+        }
+    }
     for (int t = 0; t < n; t++) free(y[t]), free(z[t]);
     free(row);
     drop();
