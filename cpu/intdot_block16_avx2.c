@@ -40,10 +40,7 @@ INLINE __m256i blocks_8(const __m256i v[2]) { return _mm256_hadd_epi32(v[0], v[1
 INLINE void columns_64(int16_t to[4][16], const float *x, V f, V g) {
     V a[4], b[4];
     if (!GGUF) {
-        EACH (int i = 0; i < 2; i++) {
-            split_16(x + 16 * i, f, &a[2 * i], &a[2 * i + 1]);
-            split_16(x + 32 + 16 * i, g, &b[2 * i], &b[2 * i + 1]);
-        }
+        split_64(x, f, g, a, b);
         neighbours(to, a, b);
         return;
     }

@@ -37,10 +37,7 @@ struct group {
 /* The words of two blocks, scaled by f and g. */
 INLINE void two_blocks(int16_t to[4][16], const float *x, V f, V g) {
     V a[4], b[4];
-    EACH (int i = 0; i < 2; i++) {
-        split_16(x + 16 * i, f, &a[2 * i], &a[2 * i + 1]);
-        split_16(x + 32 + 16 * i, g, &b[2 * i], &b[2 * i + 1]);
-    }
+    split_64(x, f, g, a, b);
     if (!NEIGHBOURS) {
         EACH (int i = 0; i < 4; i++) words_16(to[i], a[i], b[i]);
         return;

@@ -100,8 +100,15 @@ INLINE void words_16(int16_t *to, V a, V b) {
     _mm256_store_si256((__m256i *)(void *)to,
                        _mm256_permutevar8x32_epi32(words(a, b), _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)));
 }
-/* Two blocks of 32 columns, split_16's of their halves, in the order of bytes whose nibbles are two neighbours, low
- * first: every fourth column, starting at the first, third, second and last. */
+/* Two blocks of 32 columns, scaled by f and g, as even and odd numbers of each half. */
+INLINE void split_64(const float *x, V f, V g, V a[4], V b[4]) {
+    EACH (int i = 0; i < 2; i++) {
+        split_16(x + 16 * i, f, &a[2 * i], &a[2 * i + 1]);
+        split_16(x + 32 + 16 * i, g, &b[2 * i], &b[2 * i + 1]);
+    }
+}
+/* split_64's numbers in the order of bytes whose nibbles are two neighbours, low first: every fourth column, starting
+ * at the first, third, second and last. */
 INLINE void neighbours(int16_t to[4][16], const V a[4], const V b[4]) {
     const __m256i in_turn =
         _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15));

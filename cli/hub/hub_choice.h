@@ -1,5 +1,5 @@
 #pragma once
-/* Which files of a repository make a model that hearth opens, and which of several quants suits a machine. */
+/* Selects the files of a repository that hearth needs, and the quant that suits this machine. */
 #include "cli/hub/hub_listing.h"
 #include "cli/options/hub_name.h"
 

@@ -158,7 +158,7 @@ struct hub_transfer {
     uint64_t best;              /* furthest position that was progress */
     bool is_running, has_range; /* added to the multi handle; the answer has Content-Range */
     bool has_begun, is_enough;  /* bytes of the answer were accepted; the whole range has arrived */
-    int rc;                     /* of the sink */
+    int rc;                     /* the sink's error */
     struct error error;
     struct buf error_body;
     char curl_error[CURL_ERROR_SIZE];
@@ -192,7 +192,7 @@ static size_t on_header(char *data, size_t size, size_t n, void *ctx) {
     return n;
 }
 
-/* Checks that an answer begins where it was asked to. */
+/* Checks that the response starts at the requested byte. */
 static int begin_answer(struct hub_transfer *t, long status) {
     struct hub_request *r = t->request;
     t->has_begun = true;
@@ -342,7 +342,7 @@ static int refuse(struct hub_transfer *t) {
                      *r->code ? ", " : "", r->code);
 }
 
-/* Decides after an attempt: 0 the request is complete, HUB_SHORT it goes on, or an error, which is set. */
+/* Called when an attempt ends. Returns 0 if the request is complete, HUB_SHORT to try again, or an error. */
 static int end_attempt(struct hub_transfer *t, CURLcode rc) {
     struct hub_request *r = t->request;
     char why[CURL_ERROR_SIZE + 64];

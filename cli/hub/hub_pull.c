@@ -76,7 +76,8 @@ static uint64_t bytes_left(const struct pull *p) {
     return left;
 }
 
-/* Links the files, the first of each kind last: a snapshot that is not complete is no model. */
+/* Links the files in reverse order. config.json or the first part comes last, so that other programs never see an
+ * incomplete model. */
 static int make_snapshot(struct pull *p, struct error *e) {
     int rc = 0;
     for (size_t i = p->all.n; i-- > 0 && !rc;) rc = hub_store_link(&p->store, p->listing.commit, p->all.v[i], e);
@@ -237,7 +238,7 @@ static int ask_start(struct pull *p, uint64_t left, struct error *e) {
     return error_set(e, ERR_CANCELLED, "%s was not downloaded; hearth --pull %s does it later", p->title, p->title);
 }
 
-/* Puts the settings before the weights, and the texts behind both. */
+/* Orders the files: settings, weights, then tokenizer and template. */
 static int join_sets(struct pull *p, struct error *e) {
     struct hub_set weights = p->all;
     int rc = 0;
@@ -313,7 +314,7 @@ int hub_pull_run(struct app *a, struct error *e) {
 int hub_pull_offer(struct app *a, const char *name, struct error *e) {
     struct pull p = {.app = a, .is_offer = true, .asks = a->tty_in && a->tty_err && a->tty_out, .store = {.lock = -1}};
     if (!p.asks || a->opts.v[OPT_QUIET].on || !hub_name_parse(name, &p.name)) return ERR_CANCELLED;
-    char folder[HUB_NAME_MAX]; /* a path with a mistake in it is no matter of the hub's */
+    char folder[HUB_NAME_MAX]; /* a mistyped path below an existing folder is not a name on the hub */
     snprintf(folder, sizeof folder, "%.*s", (int)strcspn(name, "/"), name);
     if (file_is_dir(folder)) return ERR_CANCELLED;
     struct buf b = {0};

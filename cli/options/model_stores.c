@@ -11,9 +11,9 @@
 
 struct store_walk {
     struct model_list *to;
-    const char *dir;   /* being listed */
-    const char *root;  /* of the store */
-    const char *names; /* what the folders so far are called: "ORG/NAME" */
+    const char *dir;   /* the folder being listed */
+    const char *root;  /* the other program's folder */
+    const char *names; /* the folders between the two: "ORG/NAME" */
     int depth, rc;
 };
 
@@ -81,7 +81,7 @@ static bool read_manifest(const char *manifest, const char *root, char *blob, si
     return found;
 }
 
-/* Manifests stand at HOST/NAMESPACE/NAME/TAG; ollama leaves out its own host and the namespace "library". */
+/* A manifest is the file HOST/NAMESPACE/NAME/TAG. The model's name omits ollama's own host and "library". */
 static int on_ollama(void *ctx, const char *name) {
     static const char own[] = "registry.ollama.ai/", library[] = "library/";
     struct store_walk *w = ctx;
@@ -110,7 +110,7 @@ static const struct {
               {"HOME", "/.cache/llama.cpp", on_llama},
               {"OLLAMA_MODELS", "", on_ollama},
               {"HOME", "/.ollama/models", on_ollama},
-              {NULL, "/usr/share/ollama/.ollama/models", on_ollama}}; /* of its service */
+              {NULL, "/usr/share/ollama/.ollama/models", on_ollama}}; /* ollama as a system service */
 
 static int list_place(struct model_list *l, size_t i) {
     char root[PATHS_MAX], dir[PATHS_MAX];

@@ -1,6 +1,7 @@
 #pragma once
 /* config.json as a validated struct. Sources: the vendors' modeling code; transformers where they agree. A key that no
- * parser read and that could change the computation is refused by name. */
+ * parser read and that could change the computation is refused by name. One file, because its parts are members of one
+ * struct, which all parsers fill. */
 #include <stdbool.h>
 #include <stdint.h>
 

@@ -18,6 +18,16 @@
 #define ONES_57 \
     "1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1," \
     "1"
+/* The dimensions did not change from 3.5 to 3.6. */
+#define QWEN_35B \
+    "{\"model_type\":\"qwen3_5_moe_text\",\"vocab_size\":248320,\"hidden_size\":2048,\"num_hidden_layers\":40," \
+    "\"max_position_embeddings\":262144,\"num_attention_heads\":16,\"num_key_value_heads\":2,\"head_dim\":256," \
+    "\"partial_rotary_factor\":0.25,\"full_attention_interval\":4,\"linear_conv_kernel_dim\":4,\"linear_key_head_" \
+    "dim\":128," \
+    "\"linear_value_head_dim\":128,\"linear_num_key_heads\":16,\"linear_num_value_heads\":32,\"moe_intermediate_" \
+    "size\":512," \
+    "\"shared_expert_intermediate_size\":512,\"num_experts\":256,\"num_experts_per_tok\":8,\"rope_theta\":" \
+    "10000000," FP8 "}"
 
 static const struct known_model models[] = {
     {"deepseek-v3", "DeepSeek-V3",
@@ -227,26 +237,8 @@ static const struct known_model models[] = {
      "\"compress_ratios\":[0,0,4,128,4,128,4,128,4,128,4,128,4,128,4,128,4,128,4,128,4,128,4,128,4,128,4,128,4,128,4,"
      "128,4,128,4,128,4,128,4,128,4,128,4]}",
      DT_E4M3, DT_E2M1, 284, 13},
-    {"qwen3.5-35b", "Qwen3.5-35B-A3B",
-     "{\"model_type\":\"qwen3_5_moe_text\",\"vocab_size\":248320,\"hidden_size\":2048,\"num_hidden_layers\":40,"
-     "\"max_position_embeddings\":262144,\"num_attention_heads\":16,\"num_key_value_heads\":2,\"head_dim\":256,"
-     "\"partial_rotary_factor\":0.25,\"full_attention_interval\":4,\"linear_conv_kernel_dim\":4,\"linear_key_head_"
-     "dim\":128,"
-     "\"linear_value_head_dim\":128,\"linear_num_key_heads\":16,\"linear_num_value_heads\":32,\"moe_intermediate_"
-     "size\":512,"
-     "\"shared_expert_intermediate_size\":512,\"num_experts\":256,\"num_experts_per_tok\":8,\"rope_theta\":"
-     "10000000," FP8 "}",
-     DT_E4M3, DT_E4M3, 35, 3},
-    {"qwen3.6-35b", "Qwen3.6-35B-A3B",
-     "{\"model_type\":\"qwen3_5_moe_text\",\"vocab_size\":248320,\"hidden_size\":2048,\"num_hidden_layers\":40,"
-     "\"max_position_embeddings\":262144,\"num_attention_heads\":16,\"num_key_value_heads\":2,\"head_dim\":256,"
-     "\"partial_rotary_factor\":0.25,\"full_attention_interval\":4,\"linear_conv_kernel_dim\":4,\"linear_key_head_"
-     "dim\":128,"
-     "\"linear_value_head_dim\":128,\"linear_num_key_heads\":16,\"linear_num_value_heads\":32,\"moe_intermediate_"
-     "size\":512,"
-     "\"shared_expert_intermediate_size\":512,\"num_experts\":256,\"num_experts_per_tok\":8,\"rope_theta\":"
-     "10000000," FP8 "}",
-     DT_E4M3, DT_E4M3, 35, 3},
+    {"qwen3.5-35b", "Qwen3.5-35B-A3B", QWEN_35B, DT_E4M3, DT_E4M3, 35, 3},
+    {"qwen3.6-35b", "Qwen3.6-35B-A3B", QWEN_35B, DT_E4M3, DT_E4M3, 35, 3},
     {"qwen3.5-122b", "Qwen3.5-122B-A10B",
      "{\"model_type\":\"qwen3_5_moe_text\",\"vocab_size\":248320,\"hidden_size\":3072,\"num_hidden_layers\":48,"
      "\"max_position_embeddings\":262144,\"num_attention_heads\":32,\"num_key_value_heads\":2,\"head_dim\":256,"

@@ -149,8 +149,8 @@ def is_header(h):
     return re.fullmatch(r"bytes=\d+-\d+", h.headers.get("Range") or "") is not None
 
 
-def cut_after(hub, suffix, n, times=1):
-    """A fault: the next downloads of a file end after n bytes."""
+def cut_after(hub, suffix, n, times=1, gate=None):
+    """A fault: the next downloads of a file end after n bytes; with an event, once that is set."""
     left = [times]
 
     def fault(path, h):
@@ -160,6 +160,9 @@ def cut_after(hub, suffix, n, times=1):
         data, first = next(files[path] for files in hub.repos.values() if path in files), h.first_byte()
         h.head(206 if first else 200, len(data) - first, {"Content-Range": f"bytes {first}-{len(data) - 1}/{len(data)}"} if first else None)
         h.wfile.write(data[first:first + n])
+        if gate:
+            h.wfile.flush()
+            gate.wait()
         h.drop()
         return True
     return fault
@@ -167,20 +170,7 @@ def cut_after(hub, suffix, n, times=1):
 
 def stall_after(hub, suffix, n, gate, times=1):
     """A fault: the next downloads of a file stop after n bytes, with an open connection, until the event `gate` is set."""
-    left = [times]
-
-    def fault(path, h):
-        if not path.endswith(suffix) or is_header(h) or not left[0]:
-            return False
-        left[0] -= 1
-        data, first = next(files[path] for files in hub.repos.values() if path in files), h.first_byte()
-        h.head(206 if first else 200, len(data) - first, {"Content-Range": f"bytes {first}-{len(data) - 1}/{len(data)}"} if first else None)
-        h.wfile.write(data[first:first + n])
-        h.wfile.flush()
-        gate.wait()
-        h.drop()
-        return True
-    return fault
+    return cut_after(hub, suffix, n, times, gate)
 
 
 def status(suffix, code, times=1, server=None, more=None):

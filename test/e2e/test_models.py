@@ -2,31 +2,10 @@
 import json
 import os
 import shutil
-import tempfile
 import unittest
 
 import driver
-import gguf_file
-
-made = {}
-
-
-def read(path):
-    with open(path, "rb") as f:
-        return f.read()
-
-
-def gguf(quant, splits=1):
-    """The files of a small model by name."""
-    if (quant, splits) not in made:
-        with tempfile.TemporaryDirectory() as d:
-            gguf_file.qwen3moe(quant).save(d, splits)
-            made[quant, splits] = {n: read(os.path.join(d, n)) for n in sorted(os.listdir(d)) if n.endswith(".gguf")}
-    return made[quant, splits]
-
-
-def one(quant):
-    return next(iter(gguf(quant).values()))
+from small_gguf import gguf, one, read
 
 
 class Models(driver.Case):

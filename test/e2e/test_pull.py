@@ -6,37 +6,17 @@ import os
 import shutil
 import signal
 import subprocess
-import tempfile
 import threading
 import time
 import unittest
 
 import driver
-import gguf_file
 import hub_server
 import tiny
+from small_gguf import gguf, one, read
 
 EMBER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../engine/ember/model")
 NEEDED = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
-made = {}
-
-
-def read(path):
-    with open(path, "rb") as f:
-        return f.read()
-
-
-def gguf(quant, splits=1):
-    """The bytes of a small model's GGUF file, or of its parts by name."""
-    if (quant, splits) not in made:
-        with tempfile.TemporaryDirectory() as d:
-            gguf_file.qwen3moe(quant).save(d, splits)
-            made[quant, splits] = {n: read(os.path.join(d, n)) for n in sorted(os.listdir(d)) if n.endswith(".gguf")}
-    return made[quant, splits]
-
-
-def one(quant):
-    return next(iter(gguf(quant).values()))
 
 
 class Case(driver.Case):

@@ -127,7 +127,7 @@ change("draft-trusted", "a drafted token is accepted whatever was sampled", "uni
 change("draft-cold", "a batch that reads experts for the first time counts in the measured decode time", "unit_draft", ("engine/session/decode_batch.c", "sample->is_cold = result.is_cold", "sample->is_cold = false"))
 change("draft-cold-governor", "the governor learns from batches that read weights for the first time", "unit_governor", ("engine/draft/governor.c", "if (!s->is_cold && (", "if (("))
 change("draft-paged", "a draft requested together with paged decoding is dropped without a message", "unit_draft", ("engine/session/engine_check.c", "p->draft > DRAFT_AUTO", "p->draft > DRAFT_INT4"))
-change("plan-error", "--plan states a smaller error than the held-out rows have", "sim_foresight", ("engine/plan/plan_write.h", "PLAN_DECODE_ERROR = 11", "PLAN_DECODE_ERROR = 7"))
+change("plan-error", "--plan states a smaller error than the held-out rows have", "sim_foresight", ("engine/plan/plan_write.h", "PLAN_DECODE_ERROR = 35", "PLAN_DECODE_ERROR = 7"))
 change("plan-constant", "a card's bandwidth changes without its row in constants.md", "sim_constants", ("engine/placement/datasheet.c", '{"RTX 3090", 24e9, 936e9,', '{"RTX 3090", 24e9, 963e9,'))
 change("draft-state", "after a rejected draft the recurrent state is that of the draft", "unit_draft", ("engine/session/decode_batch.c", "return kv_resume_pos(&s->kv, s->n_tokens - 1);", "return s->n_tokens - 1;"))
 change("draft-row", "after a draft, logits are taken from the first row instead of the row's own", "unit_draft", ("engine/session/decode_batch.c", "span->logits + (size_t)i * (size_t)eng->info.vocab", "span->logits"))
