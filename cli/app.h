@@ -27,7 +27,9 @@ struct app {
     struct source_grammars answer_grammars; /* its compiled form */
     struct buf answer_text;                 /* owns its text */
     struct tool_set *tools;                 /* tools that the model may call; NULL: none */
-    struct buf tool_list;           /* their definitions, as `tools` of a chat-completions request; empty: none */
+    struct buf tool_list; /* their definitions, as `tools` of a chat-completions request; empty: none */
+    /* identifies the experts pinned to devices, and what they were in the saved conversation; 0: none, or unknown */
+    uint64_t pinned, saved_pinned;
     const struct engine_info *info; /* describes the engine in use; NULL before it is open */
     /* of this process's engine; NULL when another engine answers */
     struct tokenizer *tokenizer;

@@ -37,6 +37,7 @@ static void put_expert_stats(const struct expert_stats *x, struct buf *out) {
     buf_fmt(out, "\nexperts: %.0f%% of its experts on a device, %llu uploaded (%s), %llu unused",
             100.0 * (double)x->hits / (double)x->chosen, (unsigned long long)x->uploaded,
             amount_bytes(x->upload_bytes, text, sizeof text), (unsigned long long)x->wasted);
+    if (x->pinned) buf_fmt(out, "; pinned, %016llx", (unsigned long long)x->pinned);
     if (x->predicted[0]) {
         buf_str(out, "; expert predictions correct:");
         for (int i = 0; i < 3; i++)

@@ -32,7 +32,8 @@ struct engine_params {         /* zero-initialized: all defaults */
     enum exec_mode prefill, decode;
     const char *calibration_dir; /* directory of calibration results; NULL: assume speeds, do not measure */
     const char *split;           /* split policy (placement/split.h); NULL: the cheapest by the cost model */
-    /* device memory for routed experts: "layers", "auto", "off", experts per layer ("8") or bytes ("4G"); NULL: off */
+    /* device memory for routed experts: "layers", "auto", "off", experts per layer ("8") or bytes ("4G"), "pinned",
+     * "pinned:8", "pinned:4G"; NULL: off */
     const char *expert_cache;
     const char *usage_dir; /* directory that keeps how often experts are used, per checkpoint; NULL: none */
     const char *evict;     /* eviction policy of the expert pool (experts/score.h); NULL: the default */
@@ -233,6 +234,7 @@ struct expert_stats {
     double cpu_s, device_s; /* time that CPU and devices spent on their experts */
     double placement_s;     /* time to split the experts and to choose uploads */
     uint64_t n_placements;  /* number of layers decided */
+    uint64_t pinned;        /* identifies the experts pinned to devices; 0: none are */
 };
 struct turn_stats {
     int prompt_tokens, cached_tokens, answer_tokens;

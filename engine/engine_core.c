@@ -123,8 +123,9 @@ static int open_runtime(struct engine *eng, struct error *e) {
     eng->machine.cost = &eng->cost;
     eng->machine.cost_model = &eng->cost_model;
     eng->machine.split_policy = eng->params.split ? split_find(eng->params.split) : &split_policies[0];
-    engine_parse_expert_cache(eng->params.expert_cache, &eng->machine.pool_request, &eng->machine.pool_request_n);
-    const char *usage_dir = eng->params.deterministic ? NULL : eng->params.usage_dir;
+    engine_parse_expert_cache(eng->params.expert_cache, &eng->machine.expert_cache);
+    const bool is_pinned = eng->machine.expert_cache.is_pinned;
+    const char *usage_dir = eng->params.deterministic && !is_pinned ? NULL : eng->params.usage_dir;
     if (c->n_experts && eng->machine.gpus &&
         (rc = usage_profile_open(&eng->machine.usage, c, usage_dir, eng->weights.files.fingerprint, e)))
         return rc;
@@ -222,7 +223,7 @@ fail:
 
 static void save_usage(struct engine *eng) {
     struct error e = {0};
-    if (eng->machine.usage && eng->machine.decode &&
+    if (eng->machine.usage && eng->machine.decode && !usage_profile_is_kept(eng->machine.usage) &&
         usage_profile_save(eng->machine.usage, decode_expert_rows(eng->machine.decode), &e))
         log_say(LOG_INFO, "the usage profile is not saved: %s", e.text);
     usage_profile_close(&eng->machine.usage);

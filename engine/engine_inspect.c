@@ -135,7 +135,7 @@ static int json_devices(struct buf *b, const struct engine_params *p, const stru
     struct cost_machine cost;
     struct numa nodes;
     struct runtime m = {.w = w, .expert_bytes = weights_expert_bytes(w)};
-    engine_parse_expert_cache(p->expert_cache, &m.pool_request, &m.pool_request_n);
+    engine_parse_expert_cache(p->expert_cache, &m.expert_cache);
     int rc = w->config.n_experts && p->usage_dir
                  ? usage_profile_open(&m.usage, &w->config, p->usage_dir, w->files.fingerprint, e)
                  : 0;

@@ -174,7 +174,7 @@ static int load_session(struct store *s, struct app *a, struct conversation *con
     /* A kill during a call leaves it without a result, and templates and servers refuse such a conversation. */
     if (!rc && conversation_complete_calls(conv, "[no result: the chat ended before this call did]"))
         rc = error_set(e, ERR_MEMORY, "%s: no memory", s->name);
-    if (!rc) store_model_note(a, s->name, &s->model);
+    if (!rc) store_model_note(a, s->name, &s->model), a->saved_pinned = s->model.pinned;
     if (rc != ERR_MODEL) return rc;
     e->code = ERR_RUNTIME; /* the session is bad, not the model */
     if (!free_path(s->name, aside) && !rename(path, aside))

@@ -34,6 +34,7 @@ void store_model_write(const struct app *a, struct buf *out) {
     out_json_string(out, path, strlen(path));
     buf_fmt(out, ", \"template\": \"%s\", \"fingerprint\": \"%016llx\"", hash,
             a->info ? (unsigned long long)a->info->fingerprint : 0ull);
+    if (a->pinned) buf_fmt(out, ", \"experts\": \"%016llx\"", (unsigned long long)a->pinned);
 }
 
 static void copy_member(const struct json *body, const char *key, char *out, size_t cap) {
@@ -43,12 +44,13 @@ static void copy_member(const struct json *body, const char *key, char *out, siz
 }
 
 void store_model_parse(const struct json *body, struct store_model *out) {
-    char print[24];
+    char print[24], pinned[24];
     copy_member(body, "model", out->name, sizeof out->name);
     copy_member(body, "path", out->path, sizeof out->path);
     copy_member(body, "template", out->template_hash, sizeof out->template_hash);
     copy_member(body, "fingerprint", print, sizeof print);
-    out->fingerprint = strtoull(print, NULL, 16);
+    copy_member(body, "experts", pinned, sizeof pinned);
+    out->fingerprint = strtoull(print, NULL, 16), out->pinned = strtoull(pinned, NULL, 16);
 }
 
 void store_model_note(const struct app *a, const char *what, const struct store_model *m) {

@@ -8,10 +8,12 @@ struct store_model { /* empty when zero-initialised */
     char path[PATHS_MAX];   /* absolute path, "ember:" or a URL; empty in files of earlier versions */
     char template_hash[24]; /* chat_template_hash in hexadecimal digits */
     uint64_t fingerprint;   /* engine_info.fingerprint; 0: unknown */
+    uint64_t pinned;        /* expert_stats.pinned of the last answer; 0: none */
 };
 /* Copies the place from which the open model can be opened again: an absolute path, "ember:" or a URL. */
 void store_model_place(const struct app *a, char out[PATHS_MAX]);
-/* Appends the members model, path, template and fingerprint of the open model, without braces. */
+/* Appends the members model, path, template and fingerprint of the open model, and experts if some are pinned, without
+ * braces. */
 void store_model_write(const struct app *a, struct buf *out);
 void store_model_parse(const struct json *body, struct store_model *out);
 /* Notes that conversation `what` continues with another model or chat template. */

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/utf8.h"
+#include "cli/report.h"
 #include "cli/terminal/amount.h"
 #include "cli/turn/engine_client.h"
 
@@ -274,6 +275,17 @@ static void drop_unidentified(struct turn *t) {
     }
 }
 
+/* Keeps what identifies the pinned experts, and notes once that a continued conversation had others. */
+static void note_pinned(struct app *a, uint64_t pinned) {
+    if (!pinned) return;
+    a->pinned = pinned;
+    if (a->saved_pinned && a->saved_pinned != pinned)
+        report_note("the experts pinned to devices are not those of the saved conversation (%016llx, now %016llx): an "
+                    "answer may differ from what it would have been",
+                    (unsigned long long)a->saved_pinned, (unsigned long long)pinned);
+    a->saved_pinned = 0;
+}
+
 void turn_event(struct turn *t, const struct engine_event *news) {
     const struct event *ev = &news->event;
     switch (ev->kind) {
@@ -307,6 +319,7 @@ void turn_event(struct turn *t, const struct engine_event *news) {
     case EVENT_DONE:
     case EVENT_ERROR:
         t->stats = ev->stats;
+        note_pinned(t->app, ev->stats.experts.pinned);
         /* without those that came before the engine was cancelled */
         if (t->n_until_stop) t->stats.answer_tokens = t->n_until_stop;
         t->reason = t->stop_hit ? DONE_STOP : ev->reason;

@@ -21,8 +21,10 @@ static void put_experts(const struct expert_stats *x, struct buf *b) {
     for (int i = 0; i < 3; i++)
         buf_fmt(b, "%s[%llu, %llu]%s", i ? ", " : ", \"right_of_said\": [", (unsigned long long)x->predicted_chosen[i],
                 (unsigned long long)x->predicted[i], i < 2 ? "" : "]");
-    buf_fmt(b, "}, \"processor_s\": %.6f, \"device_s\": %.6f, \"deciding_s\": %.6f, \"decided\": %llu}", x->cpu_s,
+    buf_fmt(b, "}, \"processor_s\": %.6f, \"device_s\": %.6f, \"deciding_s\": %.6f, \"decided\": %llu", x->cpu_s,
             x->device_s, x->placement_s, (unsigned long long)x->n_placements);
+    if (x->pinned) buf_fmt(b, ", \"pinned\": \"%016llx\"", (unsigned long long)x->pinned);
+    buf_char(b, '}');
 }
 
 void turn_json_timing(const struct turn *t, struct buf *b) {

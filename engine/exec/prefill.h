@@ -33,8 +33,7 @@ struct runtime {
     const struct split_policy *split_policy;
     const struct score_policy *evict_policy; /* eviction policy of expert pools */
     struct usage_profile *usage;             /* how often prompts selected each routed expert; NULL: not counted */
-    enum budget_request pool_request;        /* size of the expert pools */
-    size_t pool_request_n;
+    struct expert_cache expert_cache;        /* which experts devices keep */
     /* virtual time: queue of CPU operations (cpu is its executor); nothing is computed then and no weight is read.
      * NULL: they run immediately */
     struct gpu_stream *cpu_queue;

@@ -1,6 +1,5 @@
 #include "engine/experts/budget.h"
 
-#include <stdbool.h>
 #include <stdio.h>
 
 static size_t room_beside(const struct budget_in *in, size_t reserve) {
@@ -11,7 +10,7 @@ static size_t room_beside(const struct budget_in *in, size_t reserve) {
 void budget_split(const struct budget_in *in, struct budget_out *out) {
     *out = (struct budget_out){0};
     const size_t row = in->layers > 0 ? in->row_bytes : 0, without_ring = room_beside(in, in->least_reserve);
-    const bool wants_layers = in->request == BUDGET_AUTO || in->request == BUDGET_LAYERS;
+    const bool wants_layers = in->request <= BUDGET_EACH;
     const bool all_fit = wants_layers && in->layer_bytes && without_ring / in->layer_bytes >= (size_t)in->layers;
     const size_t rest = all_fit ? without_ring : room_beside(in, in->reserve_bytes);
     if (in->request == BUDGET_OFF || !row) {
@@ -20,7 +19,7 @@ void budget_split(const struct budget_in *in, struct budget_out *out) {
         return;
     }
     const size_t whole = wants_layers && in->layer_bytes ? rest / in->layer_bytes : 0;
-    if (whole) {
+    if (whole && (all_fit || in->request != BUDGET_EACH)) {
         out->whole_layers = whole < (size_t)in->layers ? (int)whole : in->layers;
         out->bytes = (size_t)out->whole_layers * in->layer_bytes;
         snprintf(out->why, sizeof out->why, "all experts of %d of %d layers (%zu MB of the %zu MB beside weights%s)",
@@ -43,5 +42,5 @@ void budget_split(const struct budget_in *in, struct budget_out *out) {
     snprintf(out->why, sizeof out->why,
              "%d of %d experts of %d layers (%zu MB of the %zu MB beside weights, KV caches and a prefill's ring%s)",
              out->per_layer, in->n_experts, in->layers, out->bytes >> 20, rest >> 20,
-             in->request != BUDGET_AUTO && fit < want ? "; more was requested" : "");
+             !wants_layers && fit < want ? "; more was requested" : "");
 }

@@ -4,11 +4,19 @@
  * A prefill uploads through a ring, unless all experts are resident. It can evict layers, which are uploaded again
  * after it; the reserve spares short prompts that. Whole layers are better than some experts of every layer: rows of a
  * layer whose experts are all resident do not go through the CPU, and results do not depend on what was used before. */
+#include <stdbool.h>
 #include <stddef.h>
 
 /* BUDGET_LAYERS: all experts of as many layers as fit, or none. BUDGET_AUTO: BUDGET_LAYERS, or if no layer fits as many
- * per layer as fit. The others: none; n per layer; n bytes. */
-enum budget_request { BUDGET_AUTO, BUDGET_LAYERS, BUDGET_OFF, BUDGET_EXPERTS, BUDGET_BYTES };
+ * per layer as fit. BUDGET_EACH: all experts of all layers, or as many per layer as fit. The others: none; n per layer;
+ * n bytes. */
+enum budget_request { BUDGET_AUTO, BUDGET_LAYERS, BUDGET_EACH, BUDGET_OFF, BUDGET_EXPERTS, BUDGET_BYTES };
+/* What a user asks for. */
+struct expert_cache {
+    enum budget_request request;
+    size_t n;       /* experts or bytes */
+    bool is_pinned; /* the experts of a layer that are not all of them are chosen once, by usage_profile_pin() */
+};
 struct budget_in {
     size_t free_bytes;     /* bytes free on the device */
     size_t weight_bytes;   /* attention blocks, shared experts, dense FFNs and head assigned to it */

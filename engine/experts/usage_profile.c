@@ -86,6 +86,7 @@ void usage_profile_close(struct usage_profile **up) {
     *up = NULL;
     mem_free(u->path);
     mem_free(u->before);
+    mem_free(u->pinned);
     mem_free(u);
 }
 
@@ -112,6 +113,32 @@ bool usage_profile_shares(const struct usage_profile *u, int layer, float *share
     }
     for (int i = 0; i < n && parts > 1; i++) share[i] /= 2;
     return parts > 0;
+}
+
+static bool has_counts(const uint32_t *counts, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (counts[i]) return true;
+    return false;
+}
+bool usage_profile_pin(struct usage_profile *u) {
+    if (!u || u->pinned) return u != NULL;
+    const size_t n = n_counts(u->c);
+    const bool is_from_file = has_counts(u->before, n);
+    if ((!is_from_file && !has_counts(u->prompts, n)) || !(u->pinned = mem_alloc(n * sizeof *u->pinned))) return false;
+    memcpy(u->pinned, is_from_file ? u->before : u->prompts, n * sizeof *u->pinned);
+    u->is_kept = is_from_file;
+    return true;
+}
+void usage_profile_pinned(const struct usage_profile *u, int layer, int n, int32_t *out) {
+    const int n_experts = u->c->n_experts;
+    const uint32_t *counts = u->pinned + (size_t)layer * (size_t)n_experts;
+    int n_out = 0;
+    for (int x = 0; x < n_experts; x++) {
+        int n_before = 0; /* experts that come before x */
+        for (int i = 0; i < n_experts && n_before < n; i++)
+            n_before += counts[i] > counts[x] || (counts[i] == counts[x] && i < x);
+        if (n_before < n) out[n_out++] = x;
+    }
 }
 
 int usage_profile_save(const struct usage_profile *u, const uint32_t *decoded, struct error *e) {

@@ -1,7 +1,10 @@
 #pragma once
 /* Counts how often prompts select each routed expert, and persists all selections of a run in one small file per
  * checkpoint, so that the next run starts with the experts in its pools that are used most. The file is untrusted: a
- * damaged one is ignored with a warning and removed. Does not decide what is resident (expert_pool.h). One thread. */
+ * damaged one is ignored with a warning and removed. Does not decide what is resident (expert_pool.h). One thread.
+ *
+ * Pinned, the counts that choose are frozen for the life of the process, and the file that they come from is left as it
+ * is, so that a later run with the same file chooses the same experts. */
 #include "engine/model/config.h"
 
 struct usage_profile {
@@ -10,6 +13,8 @@ struct usage_profile {
     uint64_t fingerprint;
     uint32_t *before;  /* [n_layers, n_experts] selections of earlier runs, as read */
     uint32_t *prompts; /* [n_layers, n_experts] selections of this run's prompts */
+    uint32_t *pinned;  /* owned, [n_layers, n_experts] the counts when they were pinned; NULL: they are not */
+    bool is_kept;      /* pinned from the file */
 };
 /* Reads the file in dir (NULL: no file) for a checkpoint with this fingerprint; a missing file is not an error.
  * ERR_MEMORY. */
@@ -22,6 +27,14 @@ void usage_profile_add(struct usage_profile *u, int layer, int expert, uint32_t 
 /* Fills share [n_experts] with the experts' shares of a layer's selections: the mean of those before and those of this
  * run's prompts, of which one may be missing. False: there are none. */
 bool usage_profile_shares(const struct usage_profile *u, int layer, float *share);
+/* Pins the counts of earlier runs; without any, those of this run's prompts so far. True: pinned now or before. False:
+ * there are none yet, or no memory. */
+bool usage_profile_pin(struct usage_profile *u);
+/* Fills out [n] with the experts of a layer that were used most when the counts were pinned, in rising order; of
+ * experts used as often the first ones. n: at most n_experts. */
+void usage_profile_pinned(const struct usage_profile *u, int layer, int n, int32_t *out);
+/* Whether the file must stay as it is, because experts were pinned by it. */
+static inline bool usage_profile_is_kept(const struct usage_profile *u) { return u->is_kept; }
 /* Writes the counts: half of those before, the prompts', and decoded [n_layers, n_experts]. A run of few tokens is not
  * written. ERR_RUNTIME. */
 int usage_profile_save(const struct usage_profile *u, const uint32_t *decoded, struct error *e);

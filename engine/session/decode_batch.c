@@ -114,6 +114,7 @@ static void add_expert_stats(struct turn_stats *to, const struct decode_counts *
         to->experts.predicted_wasted += c->prefetched_wasted;
     to->experts.cpu_s += c->cpu_s, to->experts.device_s += c->device_s;
     to->experts.placement_s += c->decision_s, to->experts.n_placements += c->n_decisions;
+    to->experts.pinned = c->pinned;
     for (int i = 0; i < 3; i++)
         to->experts.predicted[i] += c->predicted[i], to->experts.predicted_chosen[i] += c->predicted_right[i];
 }

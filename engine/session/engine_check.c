@@ -17,19 +17,27 @@ int engine_check_level(const struct engine_params *p, struct error *e) {
                      cpu_level_name(cpu_level_best()));
 }
 
-int engine_parse_expert_cache(const char *text, enum budget_request *ask, size_t *n) {
+int engine_parse_expert_cache(const char *text, struct expert_cache *out) {
+    static const struct {
+        const char *name;
+        struct expert_cache means;
+    } named[] = {{"layers", {BUDGET_LAYERS}}, {"auto", {BUDGET_AUTO}}, {"pinned", {BUDGET_EACH, .is_pinned = true}}};
     char *end;
-    *n = 0;
-    *ask = !text || !strcmp(text, "off") ? BUDGET_OFF : !strcmp(text, "layers") ? BUDGET_LAYERS : BUDGET_AUTO;
-    if (*ask == BUDGET_OFF || *ask == BUDGET_LAYERS || !strcmp(text, "auto")) return 0;
+    *out = (struct expert_cache){BUDGET_OFF};
+    if (!text || !strcmp(text, "off")) return 0;
+    for (size_t i = 0; i < sizeof named / sizeof *named; i++)
+        if (!strcmp(text, named[i].name)) return *out = named[i].means, 0;
+    const bool is_pinned = !strncmp(text, "pinned:", strlen("pinned:"));
+    if (is_pinned) text += strlen("pinned:");
     double x = strtod(text, &end);
     const char *units = "KMGT", *unit = *end ? strchr(units, *end) : NULL;
     if (!(text[0] >= '0' && text[0] <= '9') || !(x < 1e9) || (*end && (!unit || end[1])) ||
         (!*end && x != (double)(size_t)x))
         return ERR_USAGE;
-    *ask = unit ? BUDGET_BYTES : x > 0 ? BUDGET_EXPERTS : BUDGET_OFF;
+    out->request = unit ? BUDGET_BYTES : x > 0 ? BUDGET_EXPERTS : BUDGET_OFF;
+    out->is_pinned = is_pinned && out->request != BUDGET_OFF;
     for (const char *u = units; unit && u <= unit; u++) x *= 1024;
-    *n = (size_t)x;
+    out->n = (size_t)x;
     return 0;
 }
 
@@ -51,11 +59,11 @@ int engine_check_modes(const struct engine_params *p, struct error *e) {
         return error_set(e, ERR_USAGE,
                          "--decode paged uses no drafts, since a row of another prompt yields more than a drafted "
                          "token: leave out --draft");
-    enum budget_request ask;
-    size_t n;
-    if (engine_parse_expert_cache(p->expert_cache, &ask, &n))
+    struct expert_cache cache;
+    if (engine_parse_expert_cache(p->expert_cache, &cache))
         return error_set(e, ERR_USAGE,
-                         "--expert-cache %s: use layers, auto, off, experts per layer (8) or memory per device (4G)",
+                         "--expert-cache %s: use layers, auto, off, experts per layer (8) or memory per device (4G), "
+                         "pinned, pinned:8 or pinned:4G",
                          p->expert_cache);
     if (p->evict && !score_find(p->evict)) return error_set(e, ERR_USAGE, "--evict %s: unknown policy", p->evict);
     return p->split && !split_find(p->split) ? error_set(e, ERR_USAGE, "--split %s: unknown policy", p->split) : 0;

@@ -5,8 +5,8 @@
 #include "engine/experts/budget.h"
 #include "engine/model/config.h"
 
-/* parses --expert-cache; *n: its experts or bytes; ERR_USAGE */
-int engine_parse_expert_cache(const char *text, enum budget_request *ask, size_t *n);
+/* parses --expert-cache; NULL: off; ERR_USAGE */
+int engine_parse_expert_cache(const char *text, struct expert_cache *out);
 /* ERR_USAGE: the CPU lacks the requested level */
 int engine_check_level(const struct engine_params *p, struct error *e);
 /* from the file, or from the system if topology is NULL */

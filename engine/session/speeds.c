@@ -48,6 +48,10 @@ static void apply_emulated_speeds(struct cost_machine *m, const struct gpu_spec 
         }
 }
 
+/* Whether measurements in use change no decision. With pinned experts a text can be repeated, too. */
+static bool decides_by_table(const struct engine *eng) {
+    return eng->params.deterministic || eng->machine.expert_cache.is_pinned;
+}
 /* Fills the cost model with assumed speeds; speeds_calibrate() replaces them and observations correct them. */
 void speeds_assume(struct engine *eng, enum cpu_level level) {
     const struct gpu_set *g = eng->machine.gpus;
@@ -57,7 +61,7 @@ void speeds_assume(struct engine *eng, enum cpu_level level) {
     cost_assumed(&eng->cost, pool_threads(eng->pool), (int)level, g ? g->n : 0, info ? info->h2d : 0,
                  info ? info->d2h : 0, 0);
     if (g && g->spec.is_emulated) apply_emulated_speeds(&eng->cost, &g->spec);
-    eng->cost.is_deterministic = eng->params.deterministic;
+    eng->cost.is_deterministic = decides_by_table(eng);
     limit_uploads(eng);
     /* no choice to make; speeds are given; no place to save results */
     eng->is_calibrated = !g || g->spec.is_emulated || !eng->params.calibration_dir;
@@ -84,7 +88,7 @@ void speeds_calibrate(struct engine *eng) {
         log_say(LOG_WARN, "calibration failed: %s; assuming typical speeds", e.text);
         return;
     }
-    measured.is_deterministic = eng->params.deterministic;
+    measured.is_deterministic = decides_by_table(eng);
     eng->cost = measured;
     limit_uploads(eng);
 }

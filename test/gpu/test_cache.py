@@ -89,6 +89,52 @@ for model in ["ember:"] + models[1:2]:
         del os.environ["XDG_CACHE_HOME"]
 
 
+# --- Pinned experts: the same ones with the same record of earlier runs, which stays as it is; a run with another value continues it
+def pinned(args, *more):
+    rc, out, err = run("--raw", "-p", "Which models run, and how do I attach a file? The", "-n", "60", "--temp", "1", "--seed", "5", "--json", *SCALAR, *DEVICE, "--draft", "none", *args, *more)
+    got = json.loads(out)
+    return got["text"], got["timing"]["experts"]
+
+
+def usage(tmp):
+    folder = os.path.join(tmp, "hearth", "usage")
+    return {f: open(os.path.join(folder, f), "rb").read() for f in os.listdir(folder)} if os.path.isdir(folder) else {}
+
+
+with tempfile.TemporaryDirectory() as tmp:
+    os.environ["XDG_CACHE_HOME"] = tmp
+    text, x = pinned(["--expert-cache", "pinned:2"])
+    first = usage(tmp)
+    check(re.fullmatch("[0-9a-f]{16}", x.get("pinned", "")) and len(first) == 1, "pinned by the first prompt", x, first.keys())
+    again = [pinned(["--expert-cache", "pinned:2"], *more) for more in ([], ["--threads", "1"], ["--deterministic"], ["--decode", "dual"])]
+    check(all(t == text and y["pinned"] == again[0][1]["pinned"] and y["on_device"] == again[0][1]["on_device"] > 0 for t, y in again), "pinned by a record", text, x, again)
+    check(all(y["moved"] == again[0][1]["moved"] and y["foreseen"]["moved"] == 0 for _, y in again) and usage(tmp) == first, "moved experts or wrote the record", again)
+    other = pinned(["--expert-cache", "pinned:1"])
+    check(other[0] == text and other[1]["pinned"] != again[0][1]["pinned"] and other[1]["on_device"] < again[0][1]["on_device"], "one for two", other, again[0])
+    plain = pinned(["--expert-cache", "2"])
+    second = usage(tmp)
+    check(plain[0] == text and "pinned" not in plain[1] and second.keys() == first.keys() and second != first, "without pinning the record is continued", plain, second == first)
+    name = os.path.join(tmp, "hearth", "usage", *first)
+    with open(name, "wb") as f:  # the record of another model
+        f.write(first[os.path.basename(name)][:24] + b"12345678" + first[os.path.basename(name)][32:])
+    rc, out, err = ids("ember:", DEVICE + ["--expert-cache", "pinned:2"])
+    check(not rc and sum("usage profile" in w for w in warnings(err)) == 1 and "; pinned, " in err, "another model's record", rc, out, err)
+    del os.environ["XDG_CACHE_HOME"]
+
+# A saved conversation says which experts were pinned; one that continues with others notes it once
+with tempfile.TemporaryDirectory() as tmp:
+    os.environ.update(XDG_CACHE_HOME=tmp, XDG_DATA_HOME=tmp)
+    chat = [*SCALAR, *DEVICE, "-n", "30", "--temp", "0", "-p", "How do I attach a file?"]
+    rc, out, err = run("--save", "held", *chat, "--expert-cache", "pinned:3")
+    saved = re.search(r'"experts": "([0-9a-f]{16})"', open(os.path.join(tmp, "hearth", "sessions", "held.json")).read())
+    check(not rc and saved and "experts pinned" not in err, "saved", rc, out, err, saved)
+    os.remove(os.path.join(tmp, "hearth", "usage", *usage(tmp)))
+    rc, out, err = run("--continue", "held", *chat, "--expert-cache", "pinned:2")
+    check(not rc and saved and sum("experts pinned" in w and saved[1] in w for w in warnings(err)) == 1, "continued with other experts", rc, out, err)
+    rc, out, err = run("--continue", "held", *chat, "--expert-cache", "off")
+    check(not rc and "experts pinned" not in err, "continued without", rc, out, err)
+    del os.environ["XDG_CACHE_HOME"], os.environ["XDG_DATA_HOME"]
+
 # --- Several chats at once, in one or two micro-batches; beside prompts that take the devices' memory
 for i, model in enumerate(models[:2]):
     want = batch(model, 6, [])[0]
@@ -117,12 +163,12 @@ for kind, first, step in (("copy", 20, 61), ("launch", 20, 97), ("alloc", 3, 37)
         clean, n, at = (0 if said else clean + 1), n + step, at + 1
 
 # --- The plan reports what would be cached, and nothing where nothing would be
-for more in (["--expert-cache", "off"], ["--expert-cache", "5"]):
+for more in (["--expert-cache", "off"], ["--expert-cache", "5"], ["--expert-cache", "pinned:5"]):
     rc, out, err = run("--gpus", "emu:1", "--inspect", *more)
-    check(not rc and ("routed experts:" in out) == ("5" in more), "--inspect", *more, out, err)
+    check(not rc and ("routed experts:" in out) == ("off" not in more), "--inspect", *more, out, err)
 
 # --- Invalid sizes are refused
-for bad in ("x", "-1", "1.5", "4Q", "4GB", ""):
+for bad in ("x", "-1", "1.5", "4Q", "4GB", "", "pinned:", "pinned:x", "pinned:auto", "pinned:1.5", "pinnedx"):
     rc, out, err = run("--expert-cache", bad, "-p", "x")
     check(rc == 2 and "--expert-cache" in err, "--expert-cache", repr(bad), rc, err)
 sys.exit(end())

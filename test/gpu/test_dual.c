@@ -59,7 +59,7 @@ static void open_model(void) {
         die("processor", &err);
     b.m.scan = (struct nan_scan){&b.w, b.pool, &b.m.weight_state};
     b.m.expert_touched = mem_calloc((size_t)c->n_experts + 1, 1);
-    b.m.pool_request = BUDGET_OFF; /* all experts on the CPU, so that it is known what overlaps */
+    b.m.expert_cache.request = BUDGET_OFF; /* all experts on the CPU, so that it is known what overlaps */
 }
 static void close_model(void) {
     cpu_exec_close(&b.m.cpu);

@@ -76,6 +76,11 @@ static void whole_layers_first(void **state) {
         assert_int_equal(give_layers(469, ask, 80).bytes, 240);
         assert_int_equal(give_layers(9000, ask, 80).whole_layers, 4);
     }
+    /* all, or some of every layer */
+    assert_int_equal(give_layers(469, BUDGET_EACH, 80).whole_layers, 0);
+    assert_int_equal(give_layers(469, BUDGET_EACH, 80).per_layer, 7);
+    assert_null(strstr(give_layers(469, BUDGET_EACH, 80).why, "more was requested"));
+    assert_int_equal(give_layers(470, BUDGET_EACH, 80).whole_layers, 4);
     assert_int_equal(give_layers(9000, BUDGET_OFF, 80).whole_layers, 0);
     assert_int_equal(give_layers(9000, BUDGET_EXPERTS, 80).whole_layers, 0);
 }

@@ -96,13 +96,51 @@ static void damaged_files_are_removed(void **st) {
         usage_profile_close(&u);
     }
     assert_int_equal(file_write(path, good, size, &e), 0);
-    config.topk = 2, warnings = 0; /* a profile of another model */
+    config.topk = 2, warnings = 0; /* a profile of a model of another shape, and of one of the same shape */
     u = opened();
     assert_true(u->before[EXPERTS] == 0 && warnings == 1);
     usage_profile_close(&u);
-    config.topk = 1;
+    config.topk = 1, warnings = 0;
+    char other[80];
+    snprintf(other, sizeof other, "%s/%016" PRIx64 ".usage", dir, fingerprint + 1);
+    assert_int_equal(usage_profile_open(&u, &config, dir, fingerprint + 1, &e), 0);
+    save(u, decoded);
+    usage_profile_close(&u);
+    assert_int_equal(rename(other, path), 0);
+    u = opened();
+    assert_true(u->before[EXPERTS] == 0 && warnings == 1 && !usage_profile_pin(u));
+    usage_profile_close(&u);
     mem_free(good);
     free(bad);
+}
+
+/* Counts of earlier runs are pinned; without any, those of the first prompt. Nothing later changes them. */
+static void pinned_counts_stay(void **st) {
+    uint32_t decoded[LAYERS * EXPERTS] = {[EXPERTS] = 7, [EXPERTS + 2] = 90, [EXPERTS + 3] = 7};
+    int32_t ids[EXPERTS];
+    struct usage_profile *u;
+    unlink(path);
+    u = opened();
+    assert_false(usage_profile_pin(NULL));
+    assert_false(usage_profile_pin(u)); /* no counts yet */
+    usage_profile_count(u, 1, (int32_t[]){3, 3, 1}, 3);
+    assert_true(usage_profile_pin(u) && !usage_profile_is_kept(u));
+    usage_profile_count(u, 1, (int32_t[]){0, 0, 0, 0, 0}, 5);
+    assert_true(usage_profile_pin(u));
+    usage_profile_pinned(u, 1, 2, ids);
+    assert_true(ids[0] == 1 && ids[1] == 3);
+    usage_profile_pinned(u, 2, 2, ids); /* a layer that no prompt reached */
+    assert_true(ids[0] == 0 && ids[1] == 1);
+    save(u, decoded);
+    usage_profile_close(&u);
+    u = opened();
+    usage_profile_count(u, 1, (int32_t[]){1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, 14);
+    assert_true(usage_profile_pin(u) && usage_profile_is_kept(u));
+    usage_profile_pinned(u, 1, 3, ids); /* of equal counts the first */
+    assert_true(ids[0] == 0 && ids[1] == 2 && ids[2] == 3);
+    usage_profile_pinned(u, 1, EXPERTS, ids);
+    for (int i = 0; i < EXPERTS; i++) assert_int_equal(ids[i], i);
+    usage_profile_close(&u);
 }
 
 static void without_directory(void **st) {
@@ -118,6 +156,7 @@ static void without_directory(void **st) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(next_run_reads_it), cmocka_unit_test(counts_do_not_overflow),
+                                       cmocka_unit_test(pinned_counts_stay),
                                        cmocka_unit_test(damaged_files_are_removed),
                                        cmocka_unit_test(without_directory)};
     if (!mkdtemp(dir)) return 1;

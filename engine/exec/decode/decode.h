@@ -102,6 +102,7 @@ struct decode_counts {         /* routed experts, since opening */
     uint64_t n_decisions;    /* micro-batch layers that decision_s covers */
     uint64_t graph_launches; /* graph launches */
     uint64_t host_waits;     /* waits of the engine thread for rows of a layer from a device */
+    uint64_t pinned;         /* decode_pinned_experts() */
     uint64_t draft_layers;   /* layers of draft batches whose routed experts ran on devices */
     /* KV positions copied from another session's device KV instead of uploaded */
     uint64_t kv_rows_shared;
@@ -119,6 +120,9 @@ struct decode_expert_device {
     uint64_t selected, hits; /* selections by its rows in these layers since opening; of these computed on the device */
 };
 int decode_expert_devices(const struct decode *s, struct decode_expert_device out[GPU_MAX]);
+/* Identifies the experts that are pinned and their devices (--expert-cache pinned); 0: none are yet. The same number
+ * with the same checkpoint: the same experts. */
+uint64_t decode_pinned_experts(const struct decode *s);
 /* [n_layers, n_experts] the counts that decode_expert_map() copies to `used` */
 const uint32_t *decode_expert_rows(const struct decode *s);
 /* By rank of a device: bytes that decode_yield would free on it; whether it holds layers, loaded or not yet. */

@@ -64,7 +64,7 @@ static int choose_ranks(struct decode *s, const struct layer_assign_in *in, cons
     if (!is_requested && (max_ranks < 2 || in->max_layers || by_layers->end_layer[max_ranks - 1] < in->n_layers))
         return 0; /* one device holds all layers, or the devices together do not */
     if (!is_requested && s->m->whole_layers) return snprintf(why, cap, "blended prefill needs whole layers"), 0;
-    if (!is_requested && (s->m->pool_request == BUDGET_EXPERTS || s->m->pool_request == BUDGET_BYTES))
+    if (!is_requested && (s->m->expert_cache.request > BUDGET_OFF || s->m->expert_cache.is_pinned))
         return snprintf(why, cap, "an expert pool needs whole layers"), 0;
     int ranks = max_ranks;
     for (bool fits = false; ranks > 1 && !fits; ranks -= !fits) {
@@ -115,7 +115,7 @@ static int spread_layers(const struct decode *s, const struct layer_assign_in *i
                          struct error *e) {
     struct layer_assign_out spread;
     size_t room[GPU_MAX] = {0}, *experts;
-    if (in->n_devices < 2 || !s->c->n_experts || s->m->pool_request == BUDGET_OFF || out->n < 1 ||
+    if (in->n_devices < 2 || !s->c->n_experts || s->m->expert_cache.request == BUDGET_OFF || out->n < 1 ||
         out->end_layer[out->n - 1] < in->n_layers)
         return 0;
     if (!(experts = mem_alloc((size_t)in->n_layers * sizeof *experts)))

@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "base/clock.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "engine/exec/cpu_layer.h"
@@ -58,10 +59,10 @@ struct budget_out decode_experts_budget(const struct decode *s, int device, int 
                            .reserve_bytes = least + prompt_bytes(s, g),
                            .least_reserve = least,
                            .n_experts = s->c->n_experts,
-                           .request = m->pool_request,
-                           .requested = m->pool_request_n};
+                           .request = m->expert_cache.request,
+                           .requested = m->expert_cache.n};
     for (int l = first; l < last; l++) {
-        const size_t bytes = m->pool_request <= BUDGET_LAYERS && device_experts_pay(m, device)
+        const size_t bytes = m->expert_cache.request <= BUDGET_EACH && device_experts_pay(m, device)
                                  ? resident_experts_bytes(s->c, l, m->w->layers[l].experts)
                                  : 0;
         in.layers += s->c->layer[l].moe;
@@ -199,7 +200,7 @@ static bool evict_draft(void *owner, enum ledger_need need) {
 static bool evict_cached(void *owner, enum ledger_need need) {
     struct decode_device *d = owner;
     const bool had_pool = d->pool != NULL;
-    if (need == LEDGER_FOR_KV) return expert_pool_shrink(d);
+    if (need == LEDGER_FOR_KV) return !d->s->m->expert_cache.is_pinned && expert_pool_shrink(d);
     expert_pool_close(d);
     return had_pool;
 }
@@ -219,6 +220,12 @@ void decode_experts_register(struct decode_device *d, bool is_open) {
 
 /* --- Reports ---------------------------------------------------------------------------------- */
 
+uint64_t decode_pinned_experts(const struct decode *s) {
+    uint64_t hash = 0;
+    for (int i = 0; i < s->n_dev && s->m->expert_cache.is_pinned; i++)
+        if (s->dev[i].pinned_hash) hash = hash64(&s->dev[i].pinned_hash, sizeof s->dev[i].pinned_hash, hash);
+    return hash;
+}
 int decode_expert_devices(const struct decode *s, struct decode_expert_device out[GPU_MAX]) {
     for (int i = 0; i < s->n_dev; i++) {
         const struct decode_device *d = &s->dev[i];
@@ -263,7 +270,7 @@ double decode_experts_choices(const struct decode_device *d) {
  * layers is on devices. */
 static const char *limit_of_experts(const struct decode *s, bool pays, bool is_all_resident) {
     if (s->is_tensor_parallel) return "each device has a shard of every layer";
-    if (s->m->pool_request == BUDGET_OFF) return "none were to be kept on devices";
+    if (s->m->expert_cache.request == BUDGET_OFF) return "none were to be kept on devices";
     if (!pays) return "a device would be slower";
     return is_all_resident ? "devices have room for no more" : "devices have no room for all layers";
 }

@@ -425,7 +425,9 @@ bool decode_has_all_experts(const struct decode *s, int device) {
     return all;
 }
 struct decode_counts decode_counts(const struct decode *s) {
-    return s->counts;
+    struct decode_counts counts = s->counts;
+    counts.pinned = decode_pinned_experts(s);
+    return counts;
 }
 void decode_expert_map(const struct decode *s, uint32_t *used, int8_t *where) {
     size_t n = (size_t)s->c->n_layers * (size_t)s->c->n_experts;

@@ -93,6 +93,7 @@ struct decode_device {
     double load_s, load_check_s;
     uint64_t n_selected, n_hits; /* as in struct decode_expert_device */
     int pool_per_layer;          /* routed experts per layer that the pool may hold (expert_pool.h) */
+    uint64_t pinned_hash;        /* of its pinned experts; 0: none were loaded yet */
     /* [DECODE_MICRO_BATCHES, n_layers, DECODE_MAX_ROWS * topk] selections of layers with resident experts; NULL: none
      */
     int32_t *layer_ids;

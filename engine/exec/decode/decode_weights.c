@@ -96,6 +96,7 @@ int decode_load_next(struct decode *s, size_t keep, bool *more, struct error *e)
         if (!(rc = decode_weights_load(s, e))) *more = true;
     } else {
         rc = decode_experts_load_next(s, keep, more, e);
+        for (int i = 0; i < s->n_dev && !rc && !*more; i++) rc = expert_pool_load_next(&s->dev[i], more, e);
     }
     if (rc == ERR_MEMORY) *e = (struct error){0}, rc = 0; /* the prefill uploads them itself */
     if (rc && !e->code && !decode_device_error(s, e)) exec_op_error(rc, e);

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "engine/exec/cpu_layer.h"
@@ -57,8 +58,9 @@ static int open_queues(struct expert_pool *x, struct error *e) {
     return rc;
 }
 
-static int load_fixed_experts(struct expert_pool *x, struct error *e);
 static int load_best_experts(struct expert_pool *x, struct error *e);
+
+bool expert_pool_is_pinned(const struct runtime *m) { return m->cost->is_deterministic || m->expert_cache.is_pinned; }
 
 void expert_pool_fill_costs(struct expert_pool *x) {
     const struct runtime *m = x->d->s->m;
@@ -128,15 +130,15 @@ static int open_statistics(struct decode_device *d, struct error *e) {
     score_open(&d->score, d->s->m->evict_policy, c->n_layers, c->n_experts, c->topk, d->score_mem);
     float *share = mem_alloc((size_t)c->n_experts * sizeof *share);
     if (!share) return error_set(e, ERR_MEMORY, "no memory for expert scores");
-    for (int l = d->first; l < d->last && !d->s->m->cost->is_deterministic; l++)
+    for (int l = d->first; l < d->last && !expert_pool_is_pinned(d->s->m); l++)
         if (c->layer[l].moe && usage_profile_shares(d->s->m->usage, l, share)) score_seed(&d->score, l, share);
     mem_free(share);
     predict_open(&d->predict, c->n_layers, c->n_experts, d->predict_mem);
     return 0;
 }
 
-int expert_pool_open(struct decode_device *d, struct error *e) {
-    const struct runtime *m = d->s->m;
+/* Opens a pool without experts. */
+static int open_pool(struct decode_device *d, struct error *e) {
     struct expert_pool *x = d->pool;
     int rc = 0;
     if (!d->pool_per_layer || x) return 0;
@@ -148,7 +150,7 @@ int expert_pool_open(struct decode_device *d, struct error *e) {
     if (!rc) rc = router_lookahead_open(&x->lookahead, d, &x->stop, e);
     if (!rc) rc = open_statistics(d, e);
     if (!rc) open_slots(x);
-    if (!rc) rc = m->cost->is_deterministic ? load_fixed_experts(x, e) : load_best_experts(x, e);
+    if (!rc && !expert_pool_is_pinned(d->s->m)) rc = load_best_experts(x, e);
     if (rc == ERR_MEMORY) { /* a pool is optional */
         log_say(LOG_INFO, "no expert pool on a device: %s", e->text);
         *e = (struct error){0};
@@ -158,6 +160,12 @@ int expert_pool_open(struct decode_device *d, struct error *e) {
     if (rc || !d->pool_per_layer) expert_pool_close(d);
     if (!d->pool) return rc;
     expert_pool_fill_costs(x);
+    return 0;
+}
+int expert_pool_open(struct decode_device *d, struct error *e) {
+    bool more = true;
+    TRY(open_pool(d, e));
+    while (more) TRY(expert_pool_load_next(d, &more, e));
     return 0;
 }
 
@@ -255,7 +263,9 @@ int expert_pool_reset(struct decode_device *d, struct error *e) {
     for (int l = d->first; l < d->last; l++)
         for (int k = 0; k < x->slots_per_layer; k++) {
             struct expert_slot *t = &expert_pool_slots(x, l)[k];
-            if (t->expert >= 0 && !upload_has_arrived(&x->uploads, &t->upload)) empty_slot(x, l, t);
+            if (t->expert < 0 || upload_has_arrived(&x->uploads, &t->upload)) continue;
+            empty_slot(x, l, t);
+            x->n_pinned_layers = 0; /* loads it again */
         }
     struct error device;
     bool failed = gpu_error(d->g, &device);
@@ -300,15 +310,43 @@ int expert_pool_victim(const struct expert_pool *x, int layer, const int32_t *ne
     return at;
 }
 
-/* --deterministic: loads the first experts of each layer for good. */
-static int load_fixed_experts(struct expert_pool *x, struct error *e) {
-    struct decode_device *d = x->d;
+/* Identifies the pinned experts of a device: its rank, and what each of its layers has. */
+static uint64_t hash_pinned(const struct expert_pool *x) {
+    const struct decode_device *d = x->d;
+    uint64_t hash = hash64(&d->rank, sizeof d->rank, d->s->m->w->files.fingerprint);
     for (int l = d->first; l < d->last; l++)
-        for (int32_t k = 0; k < x->slots_per_layer && expert_pool_has_layer(d, l); k++) {
-            TRY(nan_scan_experts(&d->s->m->scan, l, &k, 1, e));
-            TRY(expert_pool_upload(x, l, k, k, false));
+        for (int k = 0; k < x->slots_per_layer && expert_pool_has_layer(d, l); k++) {
+            const int32_t pair[2] = {l, expert_pool_slots(x, l)[k].expert};
+            hash = hash64(pair, sizeof pair, hash);
         }
-    return upload_finish(&x->uploads);
+    return hash;
+}
+static int load_pinned_layer(struct expert_pool *x, int layer, struct error *e) {
+    struct runtime *m = x->d->s->m;
+    int32_t *ids = mem_alloc((size_t)x->slots_per_layer * sizeof *ids);
+    if (!ids) return error_set(e, ERR_MEMORY, "no memory for an expert pool");
+    for (int k = 0; k < x->slots_per_layer; k++) ids[k] = k;
+    if (m->expert_cache.is_pinned) usage_profile_pinned(m->usage, layer, x->slots_per_layer, ids);
+    int rc = nan_scan_experts(&m->scan, layer, ids, x->slots_per_layer, e);
+    for (int k = 0; k < x->slots_per_layer && !rc; k++)
+        if (expert_pool_slots(x, layer)[k].expert != ids[k]) rc = expert_pool_upload(x, layer, k, ids[k], false);
+    mem_free(ids);
+    return rc ? rc : upload_finish(&x->uploads);
+}
+int expert_pool_load_next(struct decode_device *d, bool *more, struct error *e) {
+    const struct runtime *m = d->s->m;
+    *more = false;
+    if (!expert_pool_is_pinned(m) || (m->expert_cache.is_pinned && !usage_profile_pin(m->usage))) return 0;
+    TRY(open_pool(d, e));
+    struct expert_pool *x = d->pool;
+    if (!x || x->is_frozen) return 0;
+    for (; d->first + x->n_pinned_layers < d->last && !*more; x->n_pinned_layers++) {
+        const int layer = d->first + x->n_pinned_layers;
+        if (!(*more = expert_pool_has_layer(d, layer))) continue;
+        TRY(load_pinned_layer(x, layer, e));
+        d->pinned_hash = hash_pinned(x);
+    }
+    return 0;
 }
 
 /* Returns the missing expert with the highest score above 0; -1: none. */

@@ -26,13 +26,13 @@ int expert_pool_join(struct decode_device *d, int micro, float *to, int n) {
 }
 
 /* Counts the device rows that selected each expert; 0 if a CPU row selected it too, since the CPU reads its weights
- * then anyway. */
+ * then anyway. What is pinned runs on the device whatever other rows need. */
 static void count_expert_rows(struct expert_pool *x, const struct decode_micro_batch *m) {
     const struct decode *s = x->d->s;
     int topk = s->c->topk;
     memset(x->expert_rows, 0, (size_t)s->c->n_experts * sizeof *x->expert_rows);
     for (int i = 0; i < m->n_dev * topk; i++) x->expert_rows[m->host.ids[i]]++;
-    for (int i = m->n_dev * topk; i < m->n * topk; i++)
+    for (int i = m->n_dev * topk; i < m->n * topk && !expert_pool_is_pinned(s->m); i++)
         if (m->host.ids[i] >= 0) x->expert_rows[m->host.ids[i]] = 0;
 }
 
