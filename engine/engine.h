@@ -132,9 +132,9 @@ struct expert_map {
     int8_t *device_rank; /* [n_layers, n_experts] device rank; -1: host memory only */
     int n_devices;       /* devices that hold layers of the model */
     struct expert_device {
-        /* layers with experts; of these with all experts on the device; experts in its pool */
-        int rank, layers, resident_layers, cached;
-        uint64_t resident_bytes, cached_bytes;
+        /* layers with experts; of these with all experts on the device; experts in its pool; pinned */
+        int rank, layers, resident_layers, cached, pinned;
+        uint64_t resident_bytes, cached_bytes, pinned_bytes;
         uint64_t chosen, hits; /* choices of its rows in these layers; of these computed on the device */
     } device[ENGINE_MAX_DEVICES];
 };

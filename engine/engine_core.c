@@ -312,6 +312,8 @@ static int fill_expert_map(void *arg) {
                                                  .cached = d[i].cached,
                                                  .resident_bytes = d[i].resident_bytes,
                                                  .cached_bytes = d[i].cached_bytes,
+                                                 .pinned = d[i].pinned,
+                                                 .pinned_bytes = d[i].pinned_bytes,
                                                  .chosen = d[i].selected,
                                                  .hits = d[i].hits};
     return 0;

@@ -120,7 +120,11 @@ static void json_placement(struct buf *b, const struct decode *s) {
         if (r->last) buf_fmt(b, ",\"layers\":[%d,%d]", r->first, r->last - 1);
         if (r->item == PLACED_EXPERTS) buf_fmt(b, ",\"each\":%d", r->per_layer);
         if (r->item == PLACED_EXPERTS && r->device >= 0)
-            buf_fmt(b, ",\"class\":\"%s\",\"choices\":%.3f", r->is_cached ? "cached" : "resident", r->choices);
+            buf_fmt(b, ",\"class\":\"%s\",\"choices\":%.3f",
+                    r->is_cached   ? "cached"
+                    : r->is_pinned ? "pinned"
+                                   : "resident",
+                    r->choices);
         buf_fmt(b, ",\"bytes\":%zu,\"why\":", r->bytes);
         json_quote(b, r->why, strlen(r->why));
         buf_str(b, "}");

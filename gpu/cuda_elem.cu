@@ -190,6 +190,14 @@ cudaError_t cuda_gather(cudaStream_t s, const struct op_gather *o) {
     gather_kernel<<<(unsigned)o->n, 256, 0, s>>>(*o);
     return cudaGetLastError();
 }
+static __global__ void remap_kernel(struct op_remap o) {
+    const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    if (i < o.n) o.out[i] = o.ids[i] >= 0 && o.ids[i] < o.n_map ? o.map[o.ids[i]] : -1;
+}
+cudaError_t cuda_remap(cudaStream_t s, const struct op_remap *o) {
+    remap_kernel<<<(unsigned)((o->n + 127) / 128), 128, 0, s>>>(*o);
+    return cudaGetLastError();
+}
 static __global__ void order_x_kernel(float *out, const float *x, struct mat w, int ldx) {
     size_t i = blockIdx.x;
     for (int c = threadIdx.x; c < w.cols; c += blockDim.x) {

@@ -343,9 +343,9 @@ static int shared_op(struct cuda_stream *s, const struct op_experts *a, char *sp
  * experts/resident_experts.h. */
 static bool is_uniform(const struct op_experts *a, struct cuda_routed *out) {
     const struct expert *e = a->experts;
-    if (!a->ids || a->n > BATCH_INVARIANT_ROWS || a->n_experts < 2 || e[0].is_transposed || e[0].gate_up_transposed)
+    if (!a->ids || a->n > BATCH_INVARIANT_ROWS || a->n_experts < 1 || e[0].is_transposed || e[0].gate_up_transposed)
         return false;
-    const size_t each = (size_t)((const char *)e[1].gate.data - (const char *)e[0].gate.data);
+    const size_t each = a->n_experts > 1 ? (size_t)((const char *)e[1].gate.data - (const char *)e[0].gate.data) : 0;
     for (int i = 1; i < a->n_experts; i++) {
         const struct mat *first[3] = {&e[0].gate, expert_up(&e[0]), &e[0].down},
                          *m[3] = {&e[i].gate, expert_up(&e[i]), &e[i].down};

@@ -19,6 +19,12 @@ struct op_gather {
     const int32_t *index;
     int n, dim, ldx;
 };
+/* out[i] = map[ids[i]]; -1 for an id outside [0, n_map) */
+struct op_remap {
+    int32_t *out;
+    const int32_t *ids, *map;
+    int n, n_map;
+};
 /* y = expert(x): one FFN on a group of tokens, y not accumulated. The host knows n: it reads OP_SORT's offsets once per
  * layer. */
 struct op_ffn {
@@ -77,6 +83,7 @@ struct op_join {
 #define OPS_DEVICE(X) \
     X(sort, SORT, KERNEL, ELEM, 24, o->n, o->topk, 1) \
     X(gather, GATHER, KERNEL, ELEM, 8, o->n, o->dim, 1) \
+    X(remap, REMAP, KERNEL, ELEM, 12, o->n, 1, 1) \
     X(ffn, FFN, HOST, EXPERTS, 0, o->n, o->hidden, 1) \
     X(scatter_add, SCATTER_ADD, KERNEL, ELEM, 12, o->n, o->dim, 1) \
     X(group, GROUP, HOST, EXPERTS, 0, o->n, o->hidden, 1) \

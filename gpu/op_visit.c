@@ -352,6 +352,13 @@ VISITOR(gather) {
     return 0;
 }
 
+VISITOR(remap) {
+    VISIT(o->ids, (size_t)o->n * 4, VISIT_IN);
+    VISIT(o->map, (size_t)o->n_map * 4, VISIT_IN);
+    VISIT(o->out, (size_t)o->n * 4, VISIT_OUT);
+    return 0;
+}
+
 VISITOR(ffn) {
     size_t rows = (size_t)o->n * (size_t)o->hidden * 4;
     VISIT(o->x, rows, VISIT_IN);

@@ -74,7 +74,9 @@ static void put_devices(const struct expert_map *m, struct buf *out) {
                     amount_bytes(d->resident_bytes, bytes, sizeof bytes));
         if (d->cached)
             buf_fmt(out, " cached: %d experts, %s;", d->cached, amount_bytes(d->cached_bytes, bytes, sizeof bytes));
-        if (!d->resident_layers && !d->cached) buf_str(out, " no experts;");
+        if (d->pinned)
+            buf_fmt(out, " pinned: %d experts, %s;", d->pinned, amount_bytes(d->pinned_bytes, bytes, sizeof bytes));
+        if (!d->resident_layers && !d->cached && !d->pinned) buf_str(out, " no experts;");
         if (d->chosen)
             buf_fmt(out, " %.0f%% of %llu choices", 100.0 * (double)d->hits / (double)d->chosen,
                     (unsigned long long)d->chosen);

@@ -41,10 +41,11 @@ size_t resident_experts_bytes(const struct config *c, int layer, const struct ex
 }
 
 int resident_experts_load(struct resident_experts *x, enum ledger_class class, const struct config *c, int layer,
-                          const struct expert *from, struct ledger *l, struct stage *stage, struct error *e) {
+                          const struct expert *from, const int32_t *ids, int n_ids, struct ledger *l,
+                          struct stage *stage, struct error *e) {
     struct expert_layout layout;
     struct expert_params params = {0};
-    const int n_experts = c->n_experts;
+    const int n_experts = ids ? n_ids : c->n_experts;
     layout_experts(c, layer, from, &layout);
     int rc = ledger_alloc(l, class, layout.stride * (size_t)n_experts, &x->mem, e);
     if (!rc && !(x->view = mem_calloc((size_t)n_experts, sizeof *x->view)))
@@ -53,7 +54,8 @@ int resident_experts_load(struct resident_experts *x, enum ledger_class class, c
         struct copy_range ranges[COPY_RANGES_MAX];
         struct copy_run runs[COPY_RANGES_MAX];
         char *to = x->mem.at + (size_t)i * layout.stride;
-        const int n = copy_ranges_list_expert(&params, c, layer, &from[i], &x->view[i], ranges);
+        const int id = ids ? ids[i] : i;
+        const int n = copy_ranges_list_expert(&params, c, layer, &from[id], &x->view[i], ranges);
         int n_runs = 0;
         for (int j = 0; j < layout.n; j++) {
             const int k = layout.order[j];
@@ -66,8 +68,9 @@ int resident_experts_load(struct resident_experts *x, enum ledger_class class, c
                 runs[n_runs++] =
                     (struct copy_run){.host = ranges[k].host, .bytes = ranges[k].bytes, .at = layout.at[k]};
         }
-        rc = stage_send(stage, &(struct stage_unit){.runs = runs, .n = n_runs, .to = to, .layer = layer, .item = i});
+        rc = stage_send(stage, &(struct stage_unit){.runs = runs, .n = n_runs, .to = to, .layer = layer, .item = id});
     }
+    x->n = n_experts;
     if (rc) mem_free(x->view), x->view = NULL;
     return rc;
 }

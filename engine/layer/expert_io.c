@@ -66,22 +66,26 @@ static int add_normed_experts(struct exec *x, const struct config *c, const stru
     return 0;
 }
 
-int expert_io_add(struct exec *x, const struct config *c, const struct layer *y, struct work *w, float *out, int n) {
+int expert_io_add_some(struct exec *x, const struct config *c, const struct layer *y, const struct expert *experts,
+                       int n_experts, struct work *w, float *out, int n) {
     const struct expert_io io = expert_io_of(c, w, out);
     const struct op_experts o = {.y = io.sum,
                                  .x = io.in,
                                  .ids = w->ids,
                                  .weights = w->weights,
-                                 .experts = y->experts,
-                                 .shards = y->shards,
+                                 .experts = experts,
+                                 .shards = experts == y->experts ? y->shards : NULL,
                                  .is_loading = w->late_experts,
                                  .computed_fraction = w->computed_fraction,
                                  .n = n,
                                  .topk = c->topk,
-                                 .n_experts = c->n_experts,
+                                 .n_experts = n_experts,
                                  .hidden = io.width,
                                  .wide = config_needs_wide_activations(c)};
     return y->expert_out_norm ? add_normed_experts(x, c, y, w, &o) : x->ops->experts(x, &o);
+}
+int expert_io_add(struct exec *x, const struct config *c, const struct layer *y, struct work *w, float *out, int n) {
+    return expert_io_add_some(x, c, y, y->experts, c->n_experts, w, out, n);
 }
 
 const float *expert_io_shared_in(const struct config *c, int layer, const struct work *w) {

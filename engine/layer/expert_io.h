@@ -21,6 +21,9 @@ int expert_io_end(struct exec *x, const struct config *c, const struct layer *y,
                   int n);
 /* Between both: adds the outputs of the experts that w->ids selects to `sum`. */
 int expert_io_add(struct exec *x, const struct config *c, const struct layer *y, struct work *w, float *out, int n);
+/* The same for n_experts experts, which w->ids numbers. */
+int expert_io_add_some(struct exec *x, const struct config *c, const struct layer *y, const struct expert *experts,
+                       int n_experts, struct work *w, float *out, int n);
 /* Norms n experts' outputs [n, width] in place, before they are weighted and summed, if the family does so. */
 int expert_io_norm(struct exec *x, const struct config *c, const struct layer *y, float *rows, int n);
 /* Numbers of that norm's weights in a layer, layer.expert_out_norm; 0: the family has none. */

@@ -11,6 +11,7 @@ struct placement_row {
     int first, last; /* layers, for PLACED_LAYERS and PLACED_EXPERTS */
     int per_layer;   /* PLACED_EXPERTS: experts per layer */
     bool is_cached;  /* PLACED_EXPERTS: in a pool, evictable by score; else resident */
+    bool is_pinned;  /* PLACED_EXPERTS: those of the usage profile, for the life of the process */
     /* PLACED_EXPERTS: expected share of the routers' choices in `layers` that they serve; by the usage profile, if
      * there is one */
     double choices;

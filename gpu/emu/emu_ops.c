@@ -38,6 +38,9 @@ static int run_ffn(struct exec *cpu, const struct op_ffn *a) {
                  .y = a->y, .x = a->x, .shared = &a->expert, .n = a->n, .hidden = a->hidden, .wide = a->wide});
 }
 
+static void remap(const struct op_remap *o) {
+    for (int i = 0; i < o->n; i++) o->out[i] = o->ids[i] >= 0 && o->ids[i] < o->n_map ? o->map[o->ids[i]] : -1;
+}
 static void gather(float *out, const float *x, const int32_t *index, int n, int dim, int ldx) {
     for (int i = 0; i < n; i++)
         memcpy(out + (size_t)i * (size_t)dim, x + (size_t)index[i] * (size_t)ldx, (size_t)dim * 4);
@@ -135,6 +138,7 @@ int emu_compute(struct exec *cpu, enum op_code code, const union op_args *u) {
     case OP_GATHER:
         gather(u->gather.out, u->gather.x, u->gather.index, u->gather.n, u->gather.dim, u->gather.ldx);
         return 0;
+    case OP_REMAP: remap(&u->remap); return 0;
     case OP_SCATTER_ADD: scatter_add(&u->scatter_add); return 0;
     case OP_GROUP: return run_group(cpu, &u->group);
     case OP_TRANSFER: memcpy(u->transfer.dst, u->transfer.src, u->transfer.size); return 0;

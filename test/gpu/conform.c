@@ -429,6 +429,13 @@ static void mixtures(void) {
             .gather =
                 {.out = floats(9 * 33, 'f'), .x = floats(17 * 40, 'c'), .index = index, .n = 9, .dim = 33, .ldx = 40}},
         ref_gather);
+    int32_t *ids = buf_new(201 * 4, 'c'), *map = buf_new(64 * 4, 'c'); /* ids outside the map, too */
+    for (int i = 0; i < 201; i++) ids[i] = i % 97 - 12;
+    ids[200] = INT32_MIN, ids[199] = INT32_MAX;
+    for (int i = 0; i < 64; i++) map[i] = i % 3 ? i / 2 : -1;
+    check("remap", OP_REMAP,
+          &(union op_args){.remap = {.out = buf_new(201 * 4, 'i'), .ids = ids, .map = map, .n = 201, .n_map = 64}},
+          ref_remap);
     for (int w = 0; w < 2; w++) {
         index = buf_new(9 * 4, 'c');
         for (int i = 0; i < 9; i++) index[i] = (i * 5 + 2) % 17;

@@ -207,6 +207,14 @@ static void ref_sort(const union op_args *u) {
     }
     a->offset[a->last - a->first] = at;
 }
+static void ref_remap(const union op_args *u) {
+    const struct op_remap *o = &u->remap;
+    for (int i = 0; i < o->n; i++) {
+        o->out[i] = -1;
+        for (int k = 0; k < o->n_map; k++)
+            if (o->ids[i] == k) o->out[i] = o->map[k];
+    }
+}
 static void ref_gather(const union op_args *u) {
     const struct op_gather *a = &u->gather;
     for (int i = 0; i < a->n * a->dim; i++) a->out[i] = a->x[a->index[i / a->dim] * a->ldx + i % a->dim];

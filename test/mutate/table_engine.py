@@ -4,6 +4,7 @@ from change import change
 
 # --- engine/ ------------------------------------------------------------------------------------------------------------------
 
+PINNED, USAGE = "engine/exec/decode/pinned_experts.c", "engine/experts/usage_profile.c"
 MLA, PREFILL, WEIGHTS = "engine/layer/attention_mla.c", "engine/exec/prefill_cpu.c", "engine/weights/weights.c"
 STEP, DEVICE_KV, BLEND, PART = "engine/exec/decode/decode_run.c", "engine/exec/decode/device_kv.c", "engine/exec/blend/prefill_blend.c", "engine/exec/blend/blend_device.c"
 BLEND_EXPERTS = "engine/exec/blend/blend_experts.c"
@@ -256,7 +257,7 @@ change("ffn-weight", "the weight of a shared expert is lost on a card", "cuda_em
 change("join-sum", "the CPU's sum of experts is added twice", "gpu_graph", ("engine/exec/decode/decode_layer.c", "if (begins_with_sum(s, layer + 1)) return 0;", ""))
 change("split-rows", "logits of split drafted rows are those of the second part", "gpu_graph", ("engine/exec/decode/decode_run.c", "if (m->spans[k].pos != t->pos) continue;", ";"))
 change("split-state", "rows of a session with a recurrent state are split", "gpu_graph_families", ("engine/exec/decode/decode_run.c", "!s->draft && !span->kv->has_states && !s->layout.min_every", "!s->draft"))
-change("resident-blend", "a blended prefill uploads experts that a pool holds", "gpu_prefill_residency", ("engine/exec/blend/blend_device.c", "return t ? &t->view : p->d ? expert_pool_expert(p->d, layer, expert) : NULL;", "return t ? &t->view : NULL;"))
+change("resident-blend", "a blended prefill uploads experts that a pool holds", "gpu_prefill_residency", ("engine/exec/blend/blend_device.c", "return t ? &t->view : p->d ? decode_device_expert(p->d, layer, expert) : NULL;", "return t ? &t->view : NULL;"))
 change("stripe-rows", "a rank's two stripes swap their rows", "golden_positions", ("engine/exec/stream/slp_run.c", "which[STRIPES] = {r->id, 2 * n_ranks - 1 - r->id}", "which[STRIPES] = {2 * n_ranks - 1 - r->id, r->id}"))
 change("kvring-step", "attention does not wait for blocks of keys", "golden_positions", ("engine/exec/stream/kvring.c", "return step ? gpu_pair_wait(", "return 0 ? gpu_pair_wait("))
 change("kvring-host-row", "via the host, keys of another row are fetched", "golden_positions", ("engine/exec/stream/kvring.c", "(const char *)from[i].data + y.offset : NULL, x.bytes, GPU_H2D", "(const char *)from[i].data : NULL, x.bytes, GPU_H2D"))
@@ -420,15 +421,16 @@ change("predict-twice", "an expert that was predicted twice counts as two hits",
 change("predict-victim", "the value of the evicted expert is ignored", "unit_predict", (PREDICT, "double lost = others +", "double lost = 0 * others + 0 *"))
 change("predict-late", "an expert that arrives too late counts as fully useful", "unit_predict", (PREDICT, "if (computed_s > with) with = computed_s;", ";"))
 change("predict-always", "routers are evaluated although predictions never pay", "unit_predict", (PREDICT, "p->n_batches++ % RETRY_BATCHES == 0 || p->n_unused < UNUSED_MOST", "p->n_batches++ < 1u << 31"))
-change("experts-fixed", "with --deterministic experts are still moved", "gpu_expert_pool", ("engine/exec/decode/expert_pool_layer.c", "    if (cost->is_deterministic) return 0;\n", ""))
-POOL, POOL_LAYER, USAGE = "engine/exec/decode/expert_pool.c", "engine/exec/decode/expert_pool_layer.c", "engine/experts/usage_profile.c"
-change("pinned-ignored", "pinned experts are the first of each layer, whatever the profile says", "gpu_pinned_experts", (POOL, "if (m->expert_cache.is_pinned) usage_profile_pinned(m->usage, layer, x->slots_per_layer, ids);", ";"))
+change("experts-fixed", "with --deterministic experts are still moved", "gpu_pinned_experts; gpu_expert_pool", (PINNED, "return m->expert_cache.is_pinned || (m->cost && m->cost->is_deterministic);", "return m->expert_cache.is_pinned;"))
+change("pinned-ignored", "pinned experts are the first of each layer, whatever the profile says", "gpu_pinned_experts", (PINNED, "if (m->expert_cache.is_pinned && m->usage) usage_profile_pinned(m->usage, layer, n, ids);", ";"))
 change("pinned-written", "a profile that pinned experts is written at the end", "gpu_pinned_experts; gpu_expert_pool", (USAGE, "    u->is_kept = is_from_file;\n", ""))
 change("pinned-later", "later prompts change what is pinned", "unit_usage", (USAGE, "if (!u || u->pinned) return u != NULL;", "if (!u || u->is_kept) return u != NULL;"))
 change("pinned-least", "the experts that were used least are pinned", "unit_usage; gpu_pinned_experts", (USAGE, "n_before += counts[i] > counts[x]", "n_before += counts[i] < counts[x]"))
-change("pinned-kv", "KV caches displace pinned experts", "gpu_pinned_experts", ("engine/exec/decode/decode_experts.c", "return !d->s->m->expert_cache.is_pinned && expert_pool_shrink(d);", "return expert_pool_shrink(d);"))
+change("pinned-kv", "KV caches displace pinned experts", "gpu_pinned_experts", ("engine/exec/decode/decode_experts.c", "return expert_pool_shrink(d); /* pinned experts stay */", "return expert_pool_shrink(d) || pinned_experts_free(d);"))
 change("pinned-other-model", "the profile of another model pins experts", "unit_usage", (USAGE, ".fingerprint = u->fingerprint};", ".fingerprint = 0};"))
-change("pinned-beside", "what a row on the CPU needs is computed there for pinned rows, too", "gpu_pinned_experts", (POOL_LAYER, "i < m->n * topk && !expert_pool_is_pinned(s->m); i++", "i < m->n * topk; i++"))
+change("pinned-beside", "rows of the CPU lose the experts that are pinned", "gpu_pinned_experts", (PINNED, "const bool is_hit = i < m->n_dev * topk && id >= 0 && slot[id] >= 0;", "const bool is_hit = id >= 0 && slot[id] >= 0;"))
+change("pinned-map", "the device computes experts that the CPU computes, too", "gpu_pinned_experts", (PINNED, "d->pinned->cpu_ids[i] = is_hit ? -1 : id;", "d->pinned->cpu_ids[i] = id;"))
+change("pinned-prompt", "a prompt that needs memory does not get that of pinned experts", "gpu_pinned_experts", ("engine/exec/decode/decode_experts.c", "return pinned_experts_free(d) || had_pool;", "return had_pool;"))
 change("usage-unread", "the usage profile of earlier runs is not used", "gpu_expert_pool", ("engine/exec/decode/expert_pool.c", "if (c->layer[l].moe && usage_profile_shares(d->s->m->usage, l, share)) score_seed(&d->score, l, share);", ";"))
 change("usage-sum", "a damaged usage profile is believed", "unit_usage", ("engine/experts/usage_profile.c", "if (memcmp(&h, data, sizeof h)) {", "if (0) {"))
 change("usage-half", "usage of earlier runs is never forgotten", "unit_usage", ("engine/experts/usage_profile.c", "(uint64_t)u->before[i] / 2 +", "(uint64_t)u->before[i] +"))

@@ -154,7 +154,7 @@ static void neighbouring_matrices_are_one_copy(void **state) {
     if (stage_open(&stage, &(struct stage_options){.set = set, .g = set->gpu[0], .stream = stream, .stop = &stop}, &e))
         fail_msg("%s", e.text);
     const uint64_t before = gpu_stats(set->gpu[0]).n_copies;
-    assert_int_equal(resident_experts_load(&x, LEDGER_EXPERTS, &c, 0, from, &set->ledger[0], stage, &e), 0);
+    assert_int_equal(resident_experts_load(&x, LEDGER_EXPERTS, &c, 0, from, NULL, 0, &set->ledger[0], stage, &e), 0);
     assert_int_equal(stage_flush(stage) || gpu_stream_sync(stream), 0);
     assert_int_equal(gpu_stats(set->gpu[0]).n_copies - before, EXPERTS);
     for (int i = 0; i < EXPERTS; i++) {

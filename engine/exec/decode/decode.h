@@ -114,9 +114,9 @@ void decode_expert_map(const struct decode *s, uint32_t *used, int8_t *where);
 /* Reports the routed experts that each device with layers holds now, and how often it computed them. Returns the number
  * of devices. */
 struct decode_expert_device {
-    /* layers with experts; of these with all experts on the device; experts in its pool */
-    int rank, layers, resident_layers, cached;
-    uint64_t resident_bytes, cached_bytes;
+    /* layers with experts; of these with all experts on the device; experts in its pool; pinned */
+    int rank, layers, resident_layers, cached, pinned;
+    uint64_t resident_bytes, cached_bytes, pinned_bytes;
     uint64_t selected, hits; /* selections by its rows in these layers since opening; of these computed on the device */
 };
 int decode_expert_devices(const struct decode *s, struct decode_expert_device out[GPU_MAX]);

@@ -16,6 +16,7 @@
 #include "engine/exec/decode/decode_weights.h"
 #include "engine/exec/decode/device_kv.h"
 #include "engine/exec/decode/kv_writeback.h"
+#include "engine/exec/decode/pinned_experts.h"
 #include "engine/layer/kv_planes.h"
 #include "engine/layer/work_open.h"
 #include "engine/placement/layer_assign.h"
@@ -200,8 +201,9 @@ static int assign_layers(struct decode *s, struct error *e) {
         d->draft_full = s->is_tensor_parallel; /* no draft experts: one device would need all of a layer */
         if (s->is_tensor_parallel) continue;
         const struct budget_out experts = decode_experts_budget(s, d->rank, d->first, d->last, d->weight_bytes, &in);
-        d->planned_expert_layers = d->n_expert_layers = experts.whole_layers, d->pool_per_layer = experts.per_layer,
-        d->expert_bytes = experts.bytes;
+        d->planned_expert_layers = d->n_expert_layers = experts.whole_layers, d->expert_bytes = experts.bytes;
+        if (pinned_experts_are_used(s->m)) d->pinned_per_layer = experts.per_layer;
+        else d->pool_per_layer = experts.per_layer;
         snprintf(d->pool_why, sizeof d->pool_why, "%s", experts.why);
         if (!gpu_info(d->g)->is_virtual) log_say(LOG_INFO, "routed experts on device %d: %s", d->rank, d->pool_why);
     }
@@ -231,10 +233,12 @@ void decode_placement(const struct decode *s, struct placement_report *out) {
         placement_report_add(out, layers, s->layers_why);
         any_head |= d->has_head;
         if (d->has_head) placement_report_add(out, ends_row, "after the last layer");
-        experts.item = PLACED_EXPERTS, experts.per_layer = d->n_expert_layers ? s->c->n_experts : d->pool_per_layer,
+        experts.item = PLACED_EXPERTS,
+        experts.per_layer = d->n_expert_layers ? s->c->n_experts : d->pool_per_layer + d->pinned_per_layer,
         experts.bytes = d->expert_bytes;
         for (int l = d->first, n = 0; n < d->n_expert_layers; l++) n += s->c->layer[l].moe, experts.last = l + 1;
-        experts.is_cached = !d->n_expert_layers, experts.choices = experts.per_layer ? decode_experts_choices(d) : 0;
+        experts.is_cached = !d->n_expert_layers && !d->pinned_per_layer, experts.is_pinned = d->pinned_per_layer > 0;
+        experts.choices = experts.per_layer ? decode_experts_choices(d) : 0;
         if (experts.per_layer) placement_report_add(out, experts, d->pool_why);
         placement_report_add(out, room, "kept free of weights");
     }

@@ -1,6 +1,6 @@
 /* Routed experts that stay on devices, all of a layer: how many layers, their uploads and evictions; and which of a
  * device's routed experts are evicted when its ledger needs memory. The copies themselves: experts/resident_experts.h.
- * Pools, which hold some experts of every layer: experts/expert_pool.h. */
+ * Some experts of every layer: pinned_experts.h, expert_pool.h. */
 #include <stdio.h>
 
 #include "base/clock.h"
@@ -14,6 +14,7 @@
 #include "engine/exec/decode/decode_reserve.h"
 #include "engine/exec/decode/draft_experts.h"
 #include "engine/exec/decode/expert_pool.h"
+#include "engine/exec/decode/pinned_experts.h"
 #include "engine/layer/kv_planes.h"
 #include "engine/layer/work_open.h"
 #include "engine/placement/layer_assign.h"
@@ -21,6 +22,10 @@
 const struct expert *decode_device_experts(const struct decode *s, int layer) {
     const struct decode_device *d = decode_device_of((struct decode *)s, layer);
     return !d ? NULL : s->draft ? d->layers[layer].draft.view : d->layers[layer].experts.view;
+}
+const struct expert *decode_device_expert(const struct decode_device *d, int layer, int expert) {
+    const struct expert *pinned = pinned_experts_view(d, layer, expert);
+    return pinned ? pinned : expert_pool_expert(d, layer, expert);
 }
 int decode_expert_layers(const struct decode *s) {
     int n = 0;
@@ -70,7 +75,7 @@ struct budget_out decode_experts_budget(const struct decode *s, int device, int 
         if (bytes > in.layer_bytes) in.layer_bytes = bytes;
     }
     budget_split(&in, &out);
-    if (s->cpu_queue) out.per_layer = 0;
+    if (s->cpu_queue && !pinned_experts_are_used(m)) out.per_layer = 0;
     return out;
 }
 
@@ -94,7 +99,7 @@ static int send_layers(struct decode_device *d, struct stage *stage, size_t max_
             const double begin = clock_now();
             if (!d->s->cpu_queue) TRY(nan_scan_experts(&m->scan, l, ids, c->n_experts, e));
             d->load_check_s += clock_now() - begin;
-            TRY(resident_experts_load(x, LEDGER_EXPERTS, c, l, from, d->ledger, stage, e));
+            TRY(resident_experts_load(x, LEDGER_EXPERTS, c, l, from, NULL, 0, d->ledger, stage, e));
             cpu_count_read(m, x->mem.bytes);
             d->load_bytes += x->mem.bytes;
         }
@@ -200,9 +205,9 @@ static bool evict_draft(void *owner, enum ledger_need need) {
 static bool evict_cached(void *owner, enum ledger_need need) {
     struct decode_device *d = owner;
     const bool had_pool = d->pool != NULL;
-    if (need == LEDGER_FOR_KV) return !d->s->m->expert_cache.is_pinned && expert_pool_shrink(d);
+    if (need == LEDGER_FOR_KV) return expert_pool_shrink(d); /* pinned experts stay */
     expert_pool_close(d);
-    return had_pool;
+    return pinned_experts_free(d) || had_pool;
 }
 static bool evict_resident(void *owner, enum ledger_need need) {
     struct decode_device *d = owner;
@@ -231,6 +236,7 @@ int decode_expert_devices(const struct decode *s, struct decode_expert_device ou
         const struct decode_device *d = &s->dev[i];
         out[i] = (struct decode_expert_device){.rank = d->rank, .selected = d->n_selected, .hits = d->n_hits};
         out[i].cached = expert_pool_count(d, &out[i].cached_bytes);
+        out[i].pinned = pinned_experts_count(d, &out[i].pinned_bytes);
         for (int l = d->first; l < d->last; l++) {
             out[i].layers += s->c->layer[l].moe;
             out[i].resident_layers += d->layers[l].experts.view != NULL;
@@ -259,8 +265,8 @@ double decode_experts_choices(const struct decode_device *d) {
     for (int l = d->first; l < d->last; l++) {
         if (!c->layer[l].moe || n_moe++ < d->planned_expert_layers) continue;
         const bool has_profile = share && usage_profile_shares(d->s->m->usage, l, share);
-        sum += has_profile ? largest_shares(share, c->n_experts, d->pool_per_layer)
-                           : (double)d->pool_per_layer / c->n_experts;
+        const int n = d->pool_per_layer + d->pinned_per_layer;
+        sum += has_profile ? largest_shares(share, c->n_experts, n) : (double)n / c->n_experts;
     }
     mem_free(share);
     return n_moe ? (sum + d->planned_expert_layers) / n_moe : 0;
@@ -275,18 +281,21 @@ static const char *limit_of_experts(const struct decode *s, bool pays, bool is_a
     return is_all_resident ? "devices have room for no more" : "devices have no room for all layers";
 }
 void decode_experts_summary(const struct decode *s, char *out, size_t cap) {
-    /* MoE layers; with attention on devices; with experts planned there; pools */
-    int n_moe = 0, n_moe_resident = 0, n_planned = 0, n_pools = 0;
+    /* MoE layers; with attention on devices; with experts planned there; devices with pools, with pinned experts */
+    int n_moe = 0, n_moe_resident = 0, n_planned = 0, n_pools = 0, n_pinned = 0;
     bool pays = false;
     for (int l = 0; l < s->c->n_layers; l++)
         n_moe += s->c->layer[l].moe, n_moe_resident += l < s->n_resident && s->c->layer[l].moe;
     for (int i = 0; i < s->n_dev; i++)
-        n_planned += s->dev[i].planned_expert_layers, n_pools += s->dev[i].pool_per_layer > 0;
+        n_planned += s->dev[i].planned_expert_layers, n_pools += s->dev[i].pool_per_layer > 0,
+            n_pinned += s->dev[i].pinned_per_layer > 0;
     for (int i = 0; i < s->n_dev; i++) pays |= device_experts_pay(s->m, s->dev[i].rank);
     *out = 0;
     if (!s->n_dev || !n_moe) return;
     const char *why = limit_of_experts(s, pays, n_moe_resident == n_moe);
     if (n_planned == n_moe) snprintf(out, cap, "devices compute all routed experts, since they have room for them");
+    else if (n_pinned)
+        snprintf(out, cap, "devices compute the routed experts that are pinned there, the CPU the others");
     else if (n_pools) snprintf(out, cap, "devices compute the routed experts that they cache, the CPU the others");
     else if (n_planned)
         snprintf(out, cap, "the CPU computes the routed experts of %d of %d layers, since %s", n_moe - n_planned, n_moe,

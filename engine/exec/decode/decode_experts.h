@@ -3,11 +3,14 @@
 #include "engine/exec/decode/decode_state.h"
 
 /* Returns the layer's routed experts on its device that rows of the running batch use: the draft's, or the model's.
- * NULL: the CPU computes them, or some of them (expert_pool.h). */
+ * NULL: the CPU computes them, or some of them (pinned_experts.h, expert_pool.h). */
 const struct expert *decode_device_experts(const struct decode *s, int layer);
-/* Decides how many layers' routed experts, or how large a pool, a device (by rank) with layers [first, last) holds
- * beside their `weights` bytes. room: its free memory, before the weights are uploaded. Virtual time has no pool,
- * because routers select nothing there. */
+/* The device's copy of a routed expert that is pinned or has arrived in its pool; NULL: none. Valid while the pool is
+ * frozen. */
+const struct expert *decode_device_expert(const struct decode_device *d, int layer, int expert);
+/* Decides how many layers' routed experts, or how many of every layer, a device (by rank) with layers [first, last)
+ * holds beside their `weights` bytes. room: its free memory, before the weights are uploaded. Virtual time has no pool,
+ * because routers select nothing there; what is pinned is fixed. */
 struct layer_assign_in;
 struct budget_out decode_experts_budget(const struct decode *s, int device, int first, int last, size_t weights,
                                         const struct layer_assign_in *room);

@@ -15,6 +15,7 @@
 #include "engine/exec/decode/decode_transfer.h"
 #include "engine/exec/decode/expert_pool.h"
 #include "engine/exec/decode/kv_writeback.h"
+#include "engine/exec/decode/pinned_experts.h"
 #include "engine/experts/lookahead.h"
 #include "engine/layer/work_open.h"
 
@@ -90,7 +91,7 @@ static int add_device_experts(struct decode_device *d, struct decode_micro_batch
     TRY(block_experts(x, s->c, &y, layer, w, PART_ROUTED, experts_sum(d, m), m->n_dev));
     return x->ops->add(x, &(struct op_add){.y = w->x, .x = experts_sum(d, m), .n = m->n_dev, .m = s->c->hidden});
 }
-/* Runs the dense FFN or shared expert, and resident routed experts. Those of a draft run later, in
+/* Runs the dense FFN or shared expert, and resident or pinned routed experts. Those of a draft run later, in
  * device_add_outputs(), when the CPU has read their selection. */
 static int device_ffn(struct decode_device *d, struct decode_micro_batch *m, int layer, int total,
                       const struct span *spans) {
@@ -98,6 +99,7 @@ static int device_ffn(struct decode_device *d, struct decode_micro_batch *m, int
     const bool has_routed = !d->s->draft && d->s->c->layer[layer].moe && decode_device_experts(d->s, layer);
     if (has_routed) TRY(clear_experts_sum(d, m));
     TRY(block_experts(decode_device_exec(d), d->s->c, &d->layers[layer].view, layer, w, PART_SHARED, w->x, m->n_dev));
+    if (!d->s->draft) TRY(pinned_experts_add(d, m, layer));
     return has_routed ? add_device_experts(d, m, layer) : 0;
 }
 
@@ -313,6 +315,7 @@ static int cpu_experts_for_device(struct decode *s, struct decode_micro_batch *m
     double expected = 0;
     d->n_selected += (uint64_t)(n_dev * s->c->topk);
     if (d->pool) TRY(expert_pool_run(d, m, layer, &cpu_part.ids, &expected));
+    if (d->pinned) cpu_part.ids = pinned_experts_mask(d, m, layer, &cpu_part.computed_fraction);
     TRY(cpu_prepare_experts(s->m, &cpu_part, layer, m->n, e));
     double begin = clock_now();
     TRY(cpu_routed_experts(s, y, &cpu_part, n_dev, m->n));
@@ -320,6 +323,7 @@ static int cpu_experts_for_device(struct decode *s, struct decode_micro_batch *m
     if (n_dev < m->n) TRY(block_experts(cpu, s->c, y, layer, &cpu_rows, PART_SHARED, cpu_rows.x, m->n - n_dev));
     trace_cpu(s->m->trace, t, "experts", layer, (int)(m - s->micro_batch));
     TRY(signal_cpu_done(s, m));
+    if (d->pinned) s->counts.cpu_s += routed_s;
     return d->pool ? expert_pool_end_layer(d, m, layer, expected, routed_s) : 0;
 }
 

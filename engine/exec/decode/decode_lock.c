@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "engine/exec/decode/decode_device.h"
+#include "engine/exec/decode/decode_experts.h"
 #include "engine/exec/decode/decode_run.h"
 #include "engine/exec/decode/decode_weights.h"
 #include "engine/exec/decode/expert_pool.h"
@@ -13,7 +14,7 @@ static void snapshot_device(const struct decode_device *d, struct resident_set *
         const struct expert *all = d->layers[l].experts.view;
         if (d->layers[l].mem.at) resident_set_add_layer(out, l, &d->layers[l].view);
         for (int x = 0; x < d->s->c->n_experts && d->s->c->layer[l].moe; x++) {
-            const struct expert *view = all ? &all[x] : expert_pool_expert(d, l, x);
+            const struct expert *view = all ? &all[x] : decode_device_expert(d, l, x);
             if (view) resident_set_add_expert(out, l, x, view);
         }
     }

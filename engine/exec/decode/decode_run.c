@@ -22,6 +22,7 @@
 #include "engine/exec/decode/draft_experts.h"
 #include "engine/exec/decode/expert_pool.h"
 #include "engine/exec/decode/kv_writeback.h"
+#include "engine/exec/decode/pinned_experts.h"
 #include "engine/experts/lookahead.h"
 #include "engine/layer/work_open.h"
 
@@ -311,6 +312,7 @@ static int run_batch(struct decode *s, enum exec_mode mode, struct decode_span *
     }
     for (int i = 0; i < s->n_dev && mode != DECODE_CPU && s->residency == RESIDENCY_FULL; i++) {
         int rc = decode_experts_load(&s->dev[i], e);
+        if (!rc) rc = pinned_experts_load(&s->dev[i], e);
         if (!rc) rc = expert_pool_open(&s->dev[i], e);
         if (rc) return rc;
         if (!s->draft) expert_pool_begin_batch(&s->dev[i]);
@@ -436,6 +438,10 @@ void decode_expert_map(const struct decode *s, uint32_t *used, int8_t *where) {
     for (int i = 0; i < s->n_dev; i++) {
         const struct decode_device *d = &s->dev[i];
         expert_pool_mark_resident(d, where);
+        for (int l = d->first; l < d->last; l++)
+            for (int x = 0; x < s->c->n_experts; x++)
+                if (pinned_experts_view(d, l, x))
+                    where[(size_t)l * (size_t)s->c->n_experts + (size_t)x] = (int8_t)d->rank;
         for (int l = d->first; l < d->last; l++)
             if (d->layers[l].experts.view)
                 memset(where + (size_t)l * (size_t)s->c->n_experts, d->rank, (size_t)s->c->n_experts);

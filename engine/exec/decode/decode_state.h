@@ -59,6 +59,7 @@ struct graph_shape {
     struct gpu_graph **graph[GRAPH_PARTS]; /* [n_layers]; NULL: not recorded yet */
 };
 
+struct pinned_experts;
 struct expert_pool;
 struct device_kv;
 struct device_slab;
@@ -92,14 +93,16 @@ struct decode_device {
     size_t load_bytes;
     double load_s, load_check_s;
     uint64_t n_selected, n_hits; /* as in struct decode_expert_device */
-    int pool_per_layer;          /* routed experts per layer that the pool may hold (expert_pool.h) */
-    uint64_t pinned_hash;        /* of its pinned experts; 0: none were loaded yet */
+    /* routed experts per layer that may be pinned (pinned_experts.h), or that the pool may hold (expert_pool.h) */
+    int pinned_per_layer, pool_per_layer;
+    uint64_t pinned_hash; /* identifies its pinned experts; 0: none were loaded yet */
     /* [DECODE_MICRO_BATCHES, n_layers, DECODE_MAX_ROWS * topk] selections of layers with resident experts; NULL: none
      */
     int32_t *layer_ids;
     int32_t *own_ids[DECODE_MICRO_BATCHES]; /* work[].ids as allocated: the other layers' selections */
     size_t expert_bytes;                    /* planned bytes of resident layers and pool */
     char pool_why[160];                     /* reason for these sizes */
+    struct pinned_experts *pinned;          /* NULL: none at present */
     struct expert_pool *pool;               /* NULL: no pool at present */
     struct score score;                     /* scores of all experts of its layers, resident or not */
     struct predict predict;                 /* router predictions and their accuracy */

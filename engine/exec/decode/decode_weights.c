@@ -6,6 +6,7 @@
 #include "engine/exec/decode/decode_graph.h"
 #include "engine/exec/decode/draft_experts.h"
 #include "engine/exec/decode/expert_pool.h"
+#include "engine/exec/decode/pinned_experts.h"
 #include "engine/model/rope.h"
 #include "engine/transfer/stage.h"
 
@@ -78,6 +79,7 @@ void decode_weights_unload(struct decode *s) {
         struct decode_device *d = &s->dev[i];
         if (d->main) gpu_stream_sync(d->main); /* a failed load has copies in flight */
         decode_graph_drop(d);
+        pinned_experts_free(d);
         expert_pool_close(d);
         draft_experts_close(d);
         while (decode_experts_evict_layer(d)) {
@@ -96,7 +98,7 @@ int decode_load_next(struct decode *s, size_t keep, bool *more, struct error *e)
         if (!(rc = decode_weights_load(s, e))) *more = true;
     } else {
         rc = decode_experts_load_next(s, keep, more, e);
-        for (int i = 0; i < s->n_dev && !rc && !*more; i++) rc = expert_pool_load_next(&s->dev[i], more, e);
+        for (int i = 0; i < s->n_dev && !rc && !*more; i++) rc = pinned_experts_load_next(&s->dev[i], more, e);
     }
     if (rc == ERR_MEMORY) *e = (struct error){0}, rc = 0; /* the prefill uploads them itself */
     if (rc && !e->code && !decode_device_error(s, e)) exec_op_error(rc, e);

@@ -21,7 +21,9 @@ static int load_layer(struct decode_device *d, int layer, struct error *e) {
                                      .threads = pin_stage_threads(),
                                      .rank = d->rank};
     int rc = stage_open(&stage, &to, e);
-    if (!rc) rc = resident_experts_load(&d->layers[layer].draft, LEDGER_DRAFT, s->c, layer, from, d->ledger, stage, e);
+    if (!rc)
+        rc = resident_experts_load(&d->layers[layer].draft, LEDGER_DRAFT, s->c, layer, from, NULL, 0, d->ledger, stage,
+                                   e);
     if (!rc) rc = stage_flush(stage);
     stage_close(&stage);
     const int synced = gpu_stream_sync(d->main);

@@ -2,7 +2,6 @@
 
 #include <string.h>
 
-#include "base/hash.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "engine/exec/cpu_layer.h"
@@ -59,8 +58,6 @@ static int open_queues(struct expert_pool *x, struct error *e) {
 }
 
 static int load_best_experts(struct expert_pool *x, struct error *e);
-
-bool expert_pool_is_pinned(const struct runtime *m) { return m->cost->is_deterministic || m->expert_cache.is_pinned; }
 
 void expert_pool_fill_costs(struct expert_pool *x) {
     const struct runtime *m = x->d->s->m;
@@ -130,15 +127,14 @@ static int open_statistics(struct decode_device *d, struct error *e) {
     score_open(&d->score, d->s->m->evict_policy, c->n_layers, c->n_experts, c->topk, d->score_mem);
     float *share = mem_alloc((size_t)c->n_experts * sizeof *share);
     if (!share) return error_set(e, ERR_MEMORY, "no memory for expert scores");
-    for (int l = d->first; l < d->last && !expert_pool_is_pinned(d->s->m); l++)
+    for (int l = d->first; l < d->last; l++)
         if (c->layer[l].moe && usage_profile_shares(d->s->m->usage, l, share)) score_seed(&d->score, l, share);
     mem_free(share);
     predict_open(&d->predict, c->n_layers, c->n_experts, d->predict_mem);
     return 0;
 }
 
-/* Opens a pool without experts. */
-static int open_pool(struct decode_device *d, struct error *e) {
+int expert_pool_open(struct decode_device *d, struct error *e) {
     struct expert_pool *x = d->pool;
     int rc = 0;
     if (!d->pool_per_layer || x) return 0;
@@ -150,7 +146,7 @@ static int open_pool(struct decode_device *d, struct error *e) {
     if (!rc) rc = router_lookahead_open(&x->lookahead, d, &x->stop, e);
     if (!rc) rc = open_statistics(d, e);
     if (!rc) open_slots(x);
-    if (!rc && !expert_pool_is_pinned(d->s->m)) rc = load_best_experts(x, e);
+    if (!rc) rc = load_best_experts(x, e);
     if (rc == ERR_MEMORY) { /* a pool is optional */
         log_say(LOG_INFO, "no expert pool on a device: %s", e->text);
         *e = (struct error){0};
@@ -160,12 +156,6 @@ static int open_pool(struct decode_device *d, struct error *e) {
     if (rc || !d->pool_per_layer) expert_pool_close(d);
     if (!d->pool) return rc;
     expert_pool_fill_costs(x);
-    return 0;
-}
-int expert_pool_open(struct decode_device *d, struct error *e) {
-    bool more = true;
-    TRY(open_pool(d, e));
-    while (more) TRY(expert_pool_load_next(d, &more, e));
     return 0;
 }
 
@@ -263,9 +253,7 @@ int expert_pool_reset(struct decode_device *d, struct error *e) {
     for (int l = d->first; l < d->last; l++)
         for (int k = 0; k < x->slots_per_layer; k++) {
             struct expert_slot *t = &expert_pool_slots(x, l)[k];
-            if (t->expert < 0 || upload_has_arrived(&x->uploads, &t->upload)) continue;
-            empty_slot(x, l, t);
-            x->n_pinned_layers = 0; /* loads it again */
+            if (t->expert >= 0 && !upload_has_arrived(&x->uploads, &t->upload)) empty_slot(x, l, t);
         }
     struct error device;
     bool failed = gpu_error(d->g, &device);
@@ -308,45 +296,6 @@ int expert_pool_victim(const struct expert_pool *x, int layer, const int32_t *ne
         if (at < 0 || v < least) at = k, least = v;
     }
     return at;
-}
-
-/* Identifies the pinned experts of a device: its rank, and what each of its layers has. */
-static uint64_t hash_pinned(const struct expert_pool *x) {
-    const struct decode_device *d = x->d;
-    uint64_t hash = hash64(&d->rank, sizeof d->rank, d->s->m->w->files.fingerprint);
-    for (int l = d->first; l < d->last; l++)
-        for (int k = 0; k < x->slots_per_layer && expert_pool_has_layer(d, l); k++) {
-            const int32_t pair[2] = {l, expert_pool_slots(x, l)[k].expert};
-            hash = hash64(pair, sizeof pair, hash);
-        }
-    return hash;
-}
-static int load_pinned_layer(struct expert_pool *x, int layer, struct error *e) {
-    struct runtime *m = x->d->s->m;
-    int32_t *ids = mem_alloc((size_t)x->slots_per_layer * sizeof *ids);
-    if (!ids) return error_set(e, ERR_MEMORY, "no memory for an expert pool");
-    for (int k = 0; k < x->slots_per_layer; k++) ids[k] = k;
-    if (m->expert_cache.is_pinned) usage_profile_pinned(m->usage, layer, x->slots_per_layer, ids);
-    int rc = nan_scan_experts(&m->scan, layer, ids, x->slots_per_layer, e);
-    for (int k = 0; k < x->slots_per_layer && !rc; k++)
-        if (expert_pool_slots(x, layer)[k].expert != ids[k]) rc = expert_pool_upload(x, layer, k, ids[k], false);
-    mem_free(ids);
-    return rc ? rc : upload_finish(&x->uploads);
-}
-int expert_pool_load_next(struct decode_device *d, bool *more, struct error *e) {
-    const struct runtime *m = d->s->m;
-    *more = false;
-    if (!expert_pool_is_pinned(m) || (m->expert_cache.is_pinned && !usage_profile_pin(m->usage))) return 0;
-    TRY(open_pool(d, e));
-    struct expert_pool *x = d->pool;
-    if (!x || x->is_frozen) return 0;
-    for (; d->first + x->n_pinned_layers < d->last && !*more; x->n_pinned_layers++) {
-        const int layer = d->first + x->n_pinned_layers;
-        if (!(*more = expert_pool_has_layer(d, layer))) continue;
-        TRY(load_pinned_layer(x, layer, e));
-        d->pinned_hash = hash_pinned(x);
-    }
-    return 0;
 }
 
 /* Returns the missing expert with the highest score above 0; -1: none. */

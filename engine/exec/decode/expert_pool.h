@@ -5,11 +5,8 @@
  * Eviction follows scores (score.h). After a layer, an idle link uploads the most useful expert: the best missing one
  * in place of the worst, or one predicted for the next three layers (router_lookahead.h, predict.h). A batch never
  * waits for these uploads, and a slot is overwritten only after its queued readers. An expert is uploaded only after
- * the CPU has computed with it, so it was scanned for damage and is in memory.
- *
- * Pinned experts are chosen once (usage_profile_pin), loaded before the first batch that uses them, stay, and always
- * run on the device, so that results do not depend on history. They give way to a prompt that needs their memory and
- * return after it, but not to KV caches. With --deterministic alone the first experts of each layer are pinned.
+ * the CPU has computed with it, so it was scanned for damage and is in memory. Experts that never move are
+ * pinned_experts.h's.
  *
  * CPU and GPU differ by rounding: where an expert runs may decide a near tie. Engine thread only. */
 #include "engine/exec/decode/router_lookahead.h"
@@ -25,9 +22,8 @@ struct expert_pool {
     int16_t *slot_of;          /* [n_layers, n_experts] -1: not resident */
     struct upload_queue uploads;
     struct gpu_stream *compute;
-    _Atomic int stop;    /* cancels the uploads and the stream */
-    bool is_frozen;      /* no slot changes */
-    int n_pinned_layers; /* layers from d->first on whose experts are loaded for good */
+    _Atomic int stop; /* cancels the uploads and the stream */
+    bool is_frozen;   /* no slot changes */
     /* a layer's part of a micro-batch is in y */
     struct gpu_timeline *done[DECODE_MICRO_BATCHES];
     /* by layer parity: xn is ready and the shared expert done */
@@ -67,13 +63,9 @@ struct expert_pool {
 /* Bytes of a slot of a layer, whose experts may be stored in another format than those of other layers; layer -1: of
  * the largest slot. */
 size_t expert_pool_slot_bytes(const struct runtime *m, int layer);
-/* Whether a pool's experts are chosen once and stay. */
-bool expert_pool_is_pinned(const struct runtime *m);
-/* Allocates as many slots as the budget allows, after the device's weights are loaded, and loads experts into them;
- * pinned ones as soon as a profile chooses them. Runs without a pool if not even one slot fits; not an error. */
+/* Allocates as many slots as the budget allows, after the device's weights are loaded. Runs without a pool if not even
+ * one fits; not an error. */
 int expert_pool_open(struct decode_device *d, struct error *e);
-/* Loads the pinned experts of the next layer, if they are chosen. *more: it has loaded some. */
-int expert_pool_load_next(struct decode_device *d, bool *more, struct error *e);
 void expert_pool_close(struct decode_device *d);
 /* Stops uploads and evictions while a prefill reads the slots' experts, or lets them continue. Experts stay usable by
  * decode batches. */

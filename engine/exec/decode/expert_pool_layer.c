@@ -26,13 +26,13 @@ int expert_pool_join(struct decode_device *d, int micro, float *to, int n) {
 }
 
 /* Counts the device rows that selected each expert; 0 if a CPU row selected it too, since the CPU reads its weights
- * then anyway. What is pinned runs on the device whatever other rows need. */
+ * then anyway. */
 static void count_expert_rows(struct expert_pool *x, const struct decode_micro_batch *m) {
     const struct decode *s = x->d->s;
     int topk = s->c->topk;
     memset(x->expert_rows, 0, (size_t)s->c->n_experts * sizeof *x->expert_rows);
     for (int i = 0; i < m->n_dev * topk; i++) x->expert_rows[m->host.ids[i]]++;
-    for (int i = m->n_dev * topk; i < m->n * topk && !expert_pool_is_pinned(s->m); i++)
+    for (int i = m->n_dev * topk; i < m->n * topk; i++)
         if (m->host.ids[i] >= 0) x->expert_rows[m->host.ids[i]] = 0;
 }
 
@@ -47,11 +47,11 @@ static int describe_split(struct expert_pool *x, int layer, int n, double link_b
                                  .expert_cost = &x->cost[1],
                                  .busy_s = x->shared_s[n],
                                  .link_busy_s = link_busy,
-                                 .transfer_s = v->cost->is_deterministic || x->is_frozen ? 0 : x->upload_s};
+                                 .transfer_s = x->is_frozen ? 0 : x->upload_s};
     for (int i = 0; i < s->c->n_experts; i++) {
         if (!x->expert_rows[i]) continue;
         struct expert_slot *t = expert_pool_resident(x, layer, i);
-        bool is_ready = t && (v->cost->is_deterministic || upload_has_arrived(&x->uploads, &t->upload));
+        bool is_ready = t && upload_has_arrived(&x->uploads, &t->upload);
         n_resident += t != NULL;
         x->expert_ids[n_experts] = (int16_t)i;
         x->split_experts[n_experts++] =
@@ -63,16 +63,13 @@ static int describe_split(struct expert_pool *x, int layer, int n, double link_b
         if (!weight_state_has(&v->weight_state, layer, x->expert_ids[i], WEIGHT_CHECKED)) d[1].transfer_s = 0;
     return n_experts;
 }
-static const struct split_policy *split_policy_of(const struct decode *s) {
-    return s->m->cost->is_deterministic ? &split_host : s->m->split_policy;
-}
 
 /* Fills x->plan for a layer's rows; returns the number of experts. */
 static int split_layer(struct expert_pool *x, const struct decode_micro_batch *m, int layer) {
     struct split_domain d[2];
     count_expert_rows(x, m);
     int n = describe_split(x, layer, m->n_dev, upload_is_idle(&x->uploads) ? 0 : x->upload_s, d);
-    split_run(split_policy_of(x->d->s),
+    split_run(x->d->s->m->split_policy,
               &(struct split_in){.domain = d, .expert = x->split_experts, .n_domains = 2, .n = n}, x->plan);
     return n;
 }
@@ -127,7 +124,7 @@ static struct upload_choice pick_prefetch(struct expert_pool *x, int micro, int 
         if (slot < 0 || !(domain[1].transfer_s > 0)) continue; /* no slot, or uploads are off */
         struct predict_in in = {.layer = l,
                                 .distance = distance,
-                                .split = split_policy_of(d->s),
+                                .split = d->s->m->split_policy,
                                 .domain = domain,
                                 .expert = x->split_experts,
                                 .id = x->expert_ids,
@@ -155,7 +152,7 @@ int expert_pool_prefetch(struct decode_device *d, const struct lookahead *a, enu
     struct expert_pool *x = d->pool;
     struct decode *s = d->s;
     struct lookahead_need want[USED_MOST];
-    if (!x || x->is_frozen || s->m->cost->is_deterministic) return 0;
+    if (!x || x->is_frozen) return 0;
     int n_queued = n_uploads_in_flight(x);
     for (int l = d->first; l < d->last; l++) {
         if (!expert_pool_has_layer(d, l)) continue;
@@ -224,8 +221,7 @@ static void record_device_time(struct expert_pool *x, int micro) {
     if (n && gpu_event_is_done(x->end[micro])) {
         double took = gpu_event_elapsed(x->begin[micro], x->end[micro]);
         s->counts.device_s += took;
-        if (!cost->is_deterministic)
-            cost_observe(cost, &cost->domain[1 + x->d->rank].observed[COST_FFN], n, x->expected_s[micro], took);
+        cost_observe(cost, &cost->domain[1 + x->d->rank].observed[COST_FFN], n, x->expected_s[micro], took);
     }
     x->timed_rows[micro] = 0;
 }
@@ -336,7 +332,6 @@ int expert_pool_end_layer(struct decode_device *d, struct decode_micro_batch *m,
     struct decode_counts *counts = &d->s->counts;
     double begin_s = clock_now(), decided_s;
     counts->cpu_s += took;
-    if (cost->is_deterministic) return 0;
     if (expected > 0 && m->n == m->n_dev) cost_observe(cost, &cost->domain[0].observed[COST_FFN], m->n, expected, took);
     /* more often at first */
     if ((s->clock % 16 == 0 || !(s->clock & (s->clock - 1))) && layer == d->last - 1) expert_pool_fill_costs(x);

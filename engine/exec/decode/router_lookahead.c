@@ -65,7 +65,7 @@ void router_lookahead_close(struct router_lookahead *g) {
 }
 
 void router_lookahead_begin_batch(struct router_lookahead *g, bool pays) {
-    g->is_active = g->d && pays && !g->d->s->m->cost->is_deterministic && predict_is_due(&g->d->predict);
+    g->is_active = g->d && pays && predict_is_due(&g->d->predict);
 }
 
 int router_lookahead_save_rows(struct router_lookahead *g, int micro, int layer, const float *x, int n) {
