@@ -34,10 +34,11 @@ void report_note(const char *fmt, ...) {
 static void put_expert_stats(const struct expert_stats *x, struct buf *out) {
     char text[32], other[32];
     if (!x->chosen) return;
-    buf_fmt(out, "\nexperts: %.0f%% of its experts on a device, %llu uploaded (%s), %llu unused",
-            100.0 * (double)x->hits / (double)x->chosen, (unsigned long long)x->uploaded,
-            amount_bytes(x->upload_bytes, text, sizeof text), (unsigned long long)x->wasted);
-    if (x->pinned) buf_fmt(out, "; pinned, %016llx", (unsigned long long)x->pinned);
+    buf_fmt(out, "\nexperts: %.0f%% of its experts on a device, ", 100.0 * (double)x->hits / (double)x->chosen);
+    if (x->pinned) buf_fmt(out, "pinned (%016llx)", (unsigned long long)x->pinned);
+    else
+        buf_fmt(out, "%llu uploaded (%s), %llu unused", (unsigned long long)x->uploaded,
+                amount_bytes(x->upload_bytes, text, sizeof text), (unsigned long long)x->wasted);
     if (x->predicted[0]) {
         buf_str(out, "; expert predictions correct:");
         for (int i = 0; i < 3; i++)
@@ -47,8 +48,8 @@ static void put_expert_stats(const struct expert_stats *x, struct buf *out) {
         buf_fmt(out, "; %llu uploaded for them, %llu unused", (unsigned long long)x->predicted_uploads,
                 (unsigned long long)x->predicted_wasted);
     }
-    buf_fmt(out, "; expert time: CPU %s, devices %s", amount_seconds(x->cpu_s, text, sizeof text),
-            amount_seconds(x->device_s, other, sizeof other));
+    buf_fmt(out, "; expert time: CPU %s", amount_seconds(x->cpu_s, text, sizeof text));
+    if (x->device_s > 0) buf_fmt(out, ", devices %s", amount_seconds(x->device_s, other, sizeof other));
     if (x->n_placements)
         buf_fmt(out, ", placement %s per layer",
                 amount_seconds(x->placement_s / (double)x->n_placements, text, sizeof text));

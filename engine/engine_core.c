@@ -124,8 +124,11 @@ static int open_runtime(struct engine *eng, struct error *e) {
     eng->machine.cost_model = &eng->cost_model;
     eng->machine.split_policy = eng->params.split ? split_find(eng->params.split) : &split_policies[0];
     engine_parse_expert_cache(eng->params.expert_cache, &eng->machine.expert_cache);
-    const bool is_pinned = eng->machine.expert_cache.is_pinned;
-    const char *usage_dir = eng->params.deterministic && !is_pinned ? NULL : eng->params.usage_dir;
+    /* a run that repeats exactly knows no earlier ones, unless it is to be pinned by them */
+    if (eng->params.deterministic && eng->machine.expert_cache.request == BUDGET_AUTO)
+        eng->machine.expert_cache.is_pinned = false;
+    const bool forgets = eng->params.deterministic && !eng->machine.expert_cache.is_pinned;
+    const char *usage_dir = forgets ? NULL : eng->params.usage_dir;
     if (c->n_experts && eng->machine.gpus &&
         (rc = usage_profile_open(&eng->machine.usage, c, usage_dir, eng->weights.files.fingerprint, e)))
         return rc;
@@ -137,6 +140,7 @@ static int open_runtime(struct engine *eng, struct error *e) {
         eng->params.decode == DECODE_CPU && eng->params.prefill != MODE_AUTO && eng->params.prefill != PREFILL_BLEND;
     eng->machine.whole_layers = eng->params.prefill == PREFILL_BLEND;
     if ((rc = decode_open(&eng->machine.decode, &eng->machine, (enum dtype)eng->params.kv, e))) return rc;
+    if (decode_pinned_share(eng->machine.decode) > 0) eng->cost.is_deterministic = true;
     if ((eng->params.draft == DRAFT_MTP || eng->params.draft == DRAFT_AUTO) && !eng->params.custom_draft &&
         (rc = mtp_open(&eng->mtp, &eng->weights, eng->machine.cpu, eng->info.context, (enum dtype)eng->params.kv, e)))
         return rc;

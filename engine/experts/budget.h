@@ -8,8 +8,8 @@
 #include <stddef.h>
 
 /* BUDGET_LAYERS: all experts of as many layers as fit, or none. BUDGET_AUTO: BUDGET_LAYERS, or if no layer fits as many
- * per layer as fit. BUDGET_EACH: all experts of all layers, or as many per layer as fit. The others: none; n per layer;
- * n bytes. */
+ * per layer as fit (decode_experts.c compares both). BUDGET_EACH: all experts of all layers, or as many per layer as
+ * fit. The others: none; n per layer; n bytes. */
 enum budget_request { BUDGET_AUTO, BUDGET_LAYERS, BUDGET_EACH, BUDGET_OFF, BUDGET_EXPERTS, BUDGET_BYTES };
 /* What a user asks for. */
 struct expert_cache {

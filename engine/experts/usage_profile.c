@@ -120,13 +120,20 @@ static bool has_counts(const uint32_t *counts, size_t n) {
         if (counts[i]) return true;
     return false;
 }
-bool usage_profile_pin(struct usage_profile *u) {
+/* Tokens that the counts of earlier runs are from, in the mean of the layers. */
+static double n_tokens(const struct usage_profile *u) {
+    double sum = 0, layers = 0;
+    for (int l = 0; l < u->c->n_layers; l++) layers += u->c->layer[l].moe;
+    for (size_t i = 0; i < n_counts(u->c); i++) sum += u->before[i];
+    return layers > 0 ? sum / layers / u->c->topk : 0;
+}
+bool usage_profile_pin(struct usage_profile *u, int settled) {
     if (!u || u->pinned) return u != NULL;
     const size_t n = n_counts(u->c);
     const bool is_from_file = has_counts(u->before, n);
     if ((!is_from_file && !has_counts(u->prompts, n)) || !(u->pinned = mem_alloc(n * sizeof *u->pinned))) return false;
     memcpy(u->pinned, is_from_file ? u->before : u->prompts, n * sizeof *u->pinned);
-    u->is_kept = is_from_file;
+    u->is_kept = is_from_file && n_tokens(u) >= settled;
     return true;
 }
 void usage_profile_pinned(const struct usage_profile *u, int layer, int n, int32_t *out) {
@@ -139,6 +146,22 @@ void usage_profile_pinned(const struct usage_profile *u, int layer, int n, int32
             n_before += counts[i] > counts[x] || (counts[i] == counts[x] && i < x);
         if (n_before < n) out[n_out++] = x;
     }
+}
+
+double usage_profile_pinned_share(const struct usage_profile *u, int layer, int n) {
+    if (!u) return -1;
+    const int n_experts = u->c->n_experts;
+    const uint32_t *counts = (u->pinned ? u->pinned : u->before) + (size_t)layer * (size_t)n_experts;
+    double all = 0, hits = 0;
+    for (int i = 0; i < n_experts; i++) all += counts[i];
+    if (!(all > 0)) return -1;
+    for (int x = 0; x < n_experts; x++) {
+        int n_before = 0; /* experts that would come before x without one of its choices */
+        for (int i = 0; i < n_experts && n_before < n && counts[x]; i++)
+            n_before += i != x && (counts[i] > counts[x] - 1 || (counts[i] == counts[x] - 1 && i < x));
+        if (n_before < n) hits += counts[x];
+    }
+    return hits / all > (double)n / n_experts ? hits / all : (double)n / n_experts;
 }
 
 int usage_profile_save(const struct usage_profile *u, const uint32_t *decoded, struct error *e) {

@@ -27,12 +27,17 @@ void usage_profile_add(struct usage_profile *u, int layer, int expert, uint32_t 
 /* Fills share [n_experts] with the experts' shares of a layer's selections: the mean of those before and those of this
  * run's prompts, of which one may be missing. False: there are none. */
 bool usage_profile_shares(const struct usage_profile *u, int layer, float *share);
-/* Pins the counts of earlier runs; without any, those of this run's prompts so far. True: pinned now or before. False:
- * there are none yet, or no memory. */
-bool usage_profile_pin(struct usage_profile *u);
+/* Pins the counts of earlier runs; without any, those of this run's prompts so far. The file stays as it is if it has
+ * at least `settled` tokens. True: pinned now or before. False: there are no counts yet, or no memory. */
+bool usage_profile_pin(struct usage_profile *u, int settled);
 /* Fills out [n] with the experts of a layer that were used most when the counts were pinned, in rising order; of
  * experts used as often the first ones. n: at most n_experts. */
 void usage_profile_pinned(const struct usage_profile *u, int layer, int n, int32_t *out);
+/* The share of a layer's choices that the n most used experts had in earlier runs, or when the counts were pinned. Each
+ * choice is judged by the others, so that few of them do not seem to repeat; not less than by chance. < 0: there are no
+ * counts. u may be NULL.
+ */
+double usage_profile_pinned_share(const struct usage_profile *u, int layer, int n);
 /* Whether the file must stay as it is, because experts were pinned by it. */
 static inline bool usage_profile_is_kept(const struct usage_profile *u) { return u->is_kept; }
 /* Writes the counts: half of those before, the prompts', and decoded [n_layers, n_experts]. A run of few tokens is not

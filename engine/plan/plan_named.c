@@ -69,8 +69,13 @@ static int on_progress(void *ctx, double share) {
     return p->progress(p->progress_ctx, "plan", share);
 }
 
+/* A pool counts as the experts that it has in the mean: those that are used most. */
 static struct plan_options to_plan_options(const struct engine_params *p) {
-    return (struct plan_options){.kv = p->kv ? (enum dtype)p->kv : DT_BF16,
+    struct expert_cache experts;
+    engine_parse_expert_cache(p->expert_cache, &experts);
+    experts.is_pinned = experts.request != BUDGET_LAYERS && experts.request != BUDGET_OFF;
+    return (struct plan_options){.experts = experts,
+                                 .kv = p->kv ? (enum dtype)p->kv : DT_BF16,
                                  .max_tpot_s = p->max_tpot_s,
                                  .progress = p->progress ? on_progress : NULL,
                                  .ctx = (void *)p};
@@ -121,8 +126,12 @@ int engine_plan(const struct engine_params *p, const char *machine, const char *
     if (rc || !p->dir) return rc ? rc : plan_known(&m, k, &f, p, json, e);
     struct weights w;
     if ((rc = weights_open(&w, p->dir, p->force, e))) return rc;
-    const struct plan_options o = to_plan_options(p);
-    rc = plan_write(&m, &w, w.config.arch->title, &o, json, e);
+    struct plan_options o = to_plan_options(p);
+    if (w.config.n_experts && p->usage_dir)
+        rc = usage_profile_open(&o.usage, &w.config, p->usage_dir, w.files.fingerprint, e);
+    usage_profile_pin(o.usage, 0);
+    if (!rc) rc = plan_write(&m, &w, w.config.arch->title, &o, json, e);
+    usage_profile_close(&o.usage);
     weights_close(&w);
     return rc;
 }

@@ -30,8 +30,13 @@ static int simulated_layers(const struct config *c) {
 
 static int simulate_layers(const struct plan_queries *r, struct plan_query *q, int layers, double *seconds,
                            struct error *e) {
-    const struct virtual_options o = {
-        .cost = q->cost, .w = r->w, .kv = r->kv, .stream_rate = q->stream_rate, .max_layers = layers};
+    const struct virtual_options o = {.cost = q->cost,
+                                      .w = r->w,
+                                      .kv = r->kv,
+                                      .stream_rate = q->stream_rate,
+                                      .max_layers = layers,
+                                      .experts = r->experts,
+                                      .usage = r->usage};
     struct virtual *v;
     int rc = virtual_open(&v, &o, e);
     if (rc) return rc;

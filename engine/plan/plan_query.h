@@ -18,6 +18,8 @@ struct plan_query {
 struct plan_queries {
     const struct weights *w; /* each query simulates this model */
     enum dtype kv;
+    struct expert_cache experts; /* as in virtual_options, and usage */
+    struct usage_profile *usage;
     struct plan_query *query; /* [n]; owned */
     int n;
     size_t cap;

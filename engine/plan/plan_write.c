@@ -80,7 +80,8 @@ static int choice_open(struct machine_choice *c, struct cost_machine *cost, cons
     make_cost_model(&model, w, o->kv);
     set_disk_spill(cost, w, o->kv);
     if (cost->n_nodes > 1 && !places_weights(cost, w)) cost->spread_bw_share = numa_cost_reach(cost, &model);
-    int rc = virtual_open(&v, &(struct virtual_options){.cost = cost, .w = w, .kv = o->kv}, e);
+    int rc = virtual_open(
+        &v, &(struct virtual_options){.cost = cost, .w = w, .kv = o->kv, .experts = o->experts, .usage = o->usage}, e);
     if (rc) return rc;
     *c = (struct machine_choice){
         .cost = cost, .model = model, .n_resident_layers = decode_resident_layers(virtual_decode_state(v))};
@@ -88,6 +89,7 @@ static int choice_open(struct machine_choice *c, struct cost_machine *cost, cons
                                         .why_unsplittable = slp_why_unsplittable(&w->config),
                                         .n_device_layers = c->n_resident_layers,
                                         .n_expert_layers = decode_expert_layers(virtual_decode_state(v)),
+                                        .resident_share = decode_pinned_share(virtual_decode_state(v)),
                                         .ranks = decode_tp_ranks(virtual_decode_state(v)),
                                         .prefill_mask = 1u << PREFILL_SLP | 1u << PREFILL_DSLP,
                                         .max_tpot_s = o->max_tpot_s};
@@ -159,7 +161,8 @@ struct plan {
 };
 
 static int add_prefill_query(struct plan *p, int machine, enum exec_mode mode, int n, struct error *e) {
-    const bool is_uneven = exec_modes[mode].min_devices && p->choice[machine].policy.n_expert_layers > 0;
+    const struct policy_machine *m = &p->choice[machine].policy;
+    const bool is_uneven = exec_modes[mode].min_devices && (m->n_expert_layers > 0 || m->resident_share > 0);
     return plan_query_add(
         &p->runs, &(struct plan_query){.cost = &p->machine[machine], .mode = mode, .n = n, .is_uneven = is_uneven}, e);
 }
@@ -264,7 +267,9 @@ static int add_spread_query(struct plan *p, struct error *e) {
     if (!places_weights(&p->machine[0], p->runs.w)) return 0;
     *m = p->machine[0];
     m->spread_bw_share = numa_cost_reach(m, &p->choice[0].model);
-    int rc = choice_open(&p->choice[SPREAD], m, p->runs.w, &(struct plan_options){.kv = p->runs.kv}, e);
+    int rc =
+        choice_open(&p->choice[SPREAD], m, p->runs.w,
+                    &(struct plan_options){.kv = p->runs.kv, .experts = p->runs.experts, .usage = p->runs.usage}, e);
     return rc ? rc : (p->spread_query = add_decode_query(p, SPREAD, 1, false, &d, e)) < 0 ? e->code : 0;
 }
 
@@ -294,8 +299,12 @@ static int add_all_queries(struct plan *p, const struct config *c, struct error 
     if ((rc = add_spread_query(p, e)) || (rc = add_batch_queries(p, 0, e))) return rc;
     add_upgrades(p);
     for (int k = 0; k < p->n_machines; k++) {
-        if (k && (rc = choice_open(&p->choice[k], &p->machine[k], p->runs.w,
-                                   &(struct plan_options){.kv = p->runs.kv, .max_tpot_s = p->max_tpot_s}, e)))
+        if (k &&
+            (rc = choice_open(
+                 &p->choice[k], &p->machine[k], p->runs.w,
+                 &(struct plan_options){
+                     .kv = p->runs.kv, .experts = p->runs.experts, .usage = p->runs.usage, .max_tpot_s = p->max_tpot_s},
+                 e)))
             return rc;
         for (int i = 0; i < ASKED; i++) {
             struct policy_decode_out d;
@@ -517,7 +526,7 @@ int plan_write(const struct cost_machine *cost, const struct weights *w, const c
     if (!p || !(p->machine = mem_calloc(MACHINES, sizeof *p->machine)))
         rc = error_set(e, ERR_MEMORY, "no memory for a plan");
     if (rc) goto out;
-    p->runs = (struct plan_queries){.w = w, .kv = o->kv};
+    p->runs = (struct plan_queries){.w = w, .kv = o->kv, .experts = o->experts, .usage = o->usage};
     p->max_tpot_s = o->max_tpot_s;
     p->machine[p->n_machines++] = *cost;
     if ((rc = choice_open(&p->choice[0], &p->machine[0], w, o, e))) goto out;

@@ -4,6 +4,8 @@
 #include "base/buf.h"
 #include "base/error.h"
 #include "base/mat.h"
+#include "engine/experts/budget.h"
+#include "engine/experts/usage_profile.h"
 #include "engine/placement/cost.h"
 #include "engine/weights/weights.h"
 
@@ -21,7 +23,9 @@ enum { PLAN_DECODE_ERROR = 35, PLAN_PREFILL_ERROR = 16 };
  * caller's thread with the share of finished runs; non-zero cancels. ERR_MEMORY, ERR_CANCELLED, ERR_RUNTIME. */
 struct plan_options {
     enum dtype kv;
-    double max_tpot_s; /* --max-tpot: adds "max_tpot", how many sessions decode at once within it; 0: none */
+    struct expert_cache experts; /* --expert-cache: whole layers, or pinned ones, which a pool counts as */
+    struct usage_profile *usage; /* of the checkpoint; NULL: routing as assumed */
+    double max_tpot_s;           /* --max-tpot: adds "max_tpot", how many sessions decode at once within it; 0: none */
     int (*progress)(void *ctx, double share);
     void *ctx;
 };

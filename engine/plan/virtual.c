@@ -131,7 +131,8 @@ int virtual_open(struct virtual **out, const struct virtual_options *o, struct e
                                   .cost = &v->cost,
                                   .cost_model = &v->model,
                                   .split_policy = o->split ? o->split : &split_policies[0],
-                                  .expert_cache.request = o->experts,
+                                  .expert_cache = o->experts,
+                                  .usage = o->usage,
                                   .expert_bytes = weights_expert_bytes(o->w)};
     int rc = gpu_open(&v->host, &v->spec, GPU_HOST, e);
     if (!rc) rc = gpu_stream_open(v->host, &v->runtime.cpu_queue, "processor", true, NULL, e);

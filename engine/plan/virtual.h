@@ -15,8 +15,10 @@ struct virtual_options {
     const struct split_policy *split; /* NULL: the cheapest */
     /* bytes/s of host memory taken by a concurrent prefill's weight stream; lowers the CPU's read rate */
     double stream_rate;
-    int max_layers;              /* only the first layers; 0: all */
-    enum budget_request experts; /* of routed experts on devices: BUDGET_AUTO or BUDGET_LAYERS, or BUDGET_OFF */
+    int max_layers; /* only the first layers; 0: all */
+    /* of routed experts on devices: whole layers, or pinned ones; there is no pool in virtual time */
+    struct expert_cache experts;
+    struct usage_profile *usage; /* pinned before; must outlive the simulation; NULL: routing as assumed */
     enum gpu_parallel parallel;  /* how devices share layers; 0: the cost model decides */
     /* distinct experts of a layer that the rows of a call choose; 0: as with uniform routing */
     double n_chosen;

@@ -21,7 +21,9 @@ int engine_parse_expert_cache(const char *text, struct expert_cache *out) {
     static const struct {
         const char *name;
         struct expert_cache means;
-    } named[] = {{"layers", {BUDGET_LAYERS}}, {"auto", {BUDGET_AUTO}}, {"pinned", {BUDGET_EACH, .is_pinned = true}}};
+    } named[] = {{"layers", {BUDGET_LAYERS}},
+                 {"auto", {BUDGET_AUTO, .is_pinned = true}},
+                 {"pinned", {BUDGET_EACH, .is_pinned = true}}};
     char *end;
     *out = (struct expert_cache){BUDGET_OFF};
     if (!text || !strcmp(text, "off")) return 0;

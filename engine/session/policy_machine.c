@@ -11,6 +11,7 @@ struct policy_machine policy_machine_of(const struct engine *eng) {
                                .is_lost = g && g->is_lost,
                                .n_device_layers = decode_resident_layers(s),
                                .n_expert_layers = decode_expert_layers(s),
+                               .resident_share = decode_pinned_share(s),
                                .ranks = decode_tp_ranks(s),
                                .is_yielded = decode_is_yielded(s),
                                .why_unsplittable = slp_why_unsplittable(&eng->weights.config),

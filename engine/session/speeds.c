@@ -50,7 +50,7 @@ static void apply_emulated_speeds(struct cost_machine *m, const struct gpu_spec 
 
 /* Whether measurements in use change no decision. With pinned experts a text can be repeated, too. */
 static bool decides_by_table(const struct engine *eng) {
-    return eng->params.deterministic || eng->machine.expert_cache.is_pinned;
+    return eng->params.deterministic || (eng->machine.decode && decode_pinned_share(eng->machine.decode) > 0);
 }
 /* Fills the cost model with assumed speeds; speeds_calibrate() replaces them and observations correct them. */
 void speeds_assume(struct engine *eng, enum cpu_level level) {

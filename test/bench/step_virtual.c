@@ -45,7 +45,7 @@ static struct virtual *opened(double gemv, enum idle idle, double taken, const c
                                 .kv = DT_BF16,
                                 .stream_rate = taken,
                                 .split = split ? splits_find(split) : NULL,
-                                .experts = BUDGET_OFF};
+                                .experts = {BUDGET_OFF}};
     if (virtual_open(&v, &o, &e)) fail(&e);
     return v;
 }

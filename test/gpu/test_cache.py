@@ -118,7 +118,7 @@ with tempfile.TemporaryDirectory() as tmp:
     with open(name, "wb") as f:  # the record of another model
         f.write(first[os.path.basename(name)][:24] + b"12345678" + first[os.path.basename(name)][32:])
     rc, out, err = ids("ember:", DEVICE + ["--expert-cache", "pinned:2"])
-    check(not rc and sum("usage profile" in w for w in warnings(err)) == 1 and "; pinned, " in err, "another model's record", rc, out, err)
+    check(not rc and sum("usage profile" in w for w in warnings(err)) == 1 and "device, pinned (" in err, "another model's record", rc, out, err)
     del os.environ["XDG_CACHE_HOME"]
 
 # A saved conversation says which experts were pinned; one that continues with others notes it once

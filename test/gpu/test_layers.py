@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Layers whose routed experts are all on a device (--expert-cache layers, the default): the same text and the same logits, bit for bit, as
+"""Layers whose routed experts are all on a device (--expert-cache layers): the same text and the same logits, bit for bit, as
 with experts on the CPU, on one to three devices, with one chat and with several, beside prompts that take the memory, with drafts, and
 on devices that fail or have room for a part of the layers; the CPU computes no expert of such a layer.
 
@@ -140,14 +140,14 @@ for link in ("25", "1", "0.001"):
 check(turns[0][0] <= turns[1][0] < turns[2][0] and turns[0][1] < turns[1][1] < turns[2][1], turns)
 check("uploading an expert" not in greedy("ember:", 24, SCALAR + device(1) + ["--prefill", "cpu"], 2)[2], "a prompt that is read by the CPU")
 
-# --- The report names them; layers are the default
+# --- The report names them
 for more, has in (([], True), (NONE, False), (LAYERS, True), (["--expert-cache", "auto"], True)):
     rc, out, err = run("--gpus", "emu:1", "--inspect", *more)
     check(not rc and bool(re.search(r"routed experts: all experts of 4 of 4 layers", " ".join(out.split()))) == has, "--inspect", *more, out, err)
 for model, mem, word in (("ember:", "", "devices compute all routed experts, since they have room"), ("ember:", ",mem=12M", "the CPU computes the routed experts of ")):
-    rc, out, err = greedy(model, 9, SCALAR + device(1, mem) + ["--prefill", "cpu", "--decode", "hybrid", "-c", "512"], 5)
+    rc, out, err = greedy(model, 9, SCALAR + device(1, mem) + ["--prefill", "cpu", "--decode", "hybrid", "-c", "512", *LAYERS], 5)
     check(not rc and word in err, "--explain", mem, err)
-    rc, out, err = run("--gpus", "emu:1,cpu=scalar" + mem, "--inspect", "--json", "-c", "512")
+    rc, out, err = run("--gpus", "emu:1,cpu=scalar" + mem, "--inspect", "--json", "-c", "512", *LAYERS)
     rows = [r for r in json.loads(out)["runs"]["where"] if "class" in r]
     check(len(rows) == 1 and rows[0]["class"] == "resident" and (rows[0]["choices"] == 1) == (not mem) and rows[0]["bytes"] > 1e6, "--inspect", mem, rows)
 sys.exit(end())

@@ -554,6 +554,16 @@ static void a_bound_limits_prompts(void **st) {
     assert_int_equal(pick(m, in), PREFILL_CPU);
 }
 
+/* What is pinned to a device is not read by the CPU. */
+static void pinned_experts_count(void **st) {
+    struct policy_machine m = machine(1);
+    m.n_device_layers = v3.layers;
+    const double none = step(m, sessions(1)).tpot_s;
+    m.resident_share = 0.5;
+    const double half = step(m, sessions(1)).tpot_s;
+    assert_true(half < 0.8 * none);
+}
+
 /* Four long sessions of which three fit: they take turns, unless attention on the CPU costs little. */
 static void long_caches_take_turns(void **st) {
     struct policy_machine m = machine(1), unknown = {.n_devices = 1};
@@ -572,7 +582,8 @@ static void long_caches_take_turns(void **st) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(long_caches_take_turns),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(pinned_experts_count),
+                                       cmocka_unit_test(long_caches_take_turns),
                                        cmocka_unit_test(lengths_are_assumed),
                                        cmocka_unit_test(rows_of_the_table),
                                        cmocka_unit_test(answering_sessions_favour_streaming),

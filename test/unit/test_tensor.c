@@ -75,7 +75,7 @@ static double step(enum gpu_parallel parallel, int sessions, int keys, double *e
     double t;
     if (virtual_open(&v,
                      &(struct virtual_options){
-                         .cost = &machine, .w = &shape.w, .kv = DT_BF16, .parallel = parallel, .experts = BUDGET_OFF},
+                         .cost = &machine, .w = &shape.w, .kv = DT_BF16, .parallel = parallel, .experts = {BUDGET_OFF}},
                      &e))
         fail_msg("%s", e.text);
     if (virtual_decode(v, DECODE_HYBRID, sessions, keys, &t, NULL, &e)) fail_msg("%s", e.text);
@@ -164,7 +164,7 @@ static int chosen(double memory, double bandwidth, char why[480]) {
                 machine.domain[k].bw[kind].value[i] *= (float)bandwidth;
     }
     if (virtual_open(
-            &v, &(struct virtual_options){.cost = &machine, .w = &shape.w, .kv = DT_BF16, .experts = BUDGET_OFF}, &e))
+            &v, &(struct virtual_options){.cost = &machine, .w = &shape.w, .kv = DT_BF16, .experts = {BUDGET_OFF}}, &e))
         fail_msg("%s", e.text);
     int ranks = decode_tp_ranks(virtual_decode_state(v));
     snprintf(why, 480, "%s", decode_placement_why(virtual_decode_state(v)));

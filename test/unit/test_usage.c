@@ -3,6 +3,7 @@
 #include "test/unit/unit.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -108,7 +109,7 @@ static void damaged_files_are_removed(void **st) {
     usage_profile_close(&u);
     assert_int_equal(rename(other, path), 0);
     u = opened();
-    assert_true(u->before[EXPERTS] == 0 && warnings == 1 && !usage_profile_pin(u));
+    assert_true(u->before[EXPERTS] == 0 && warnings == 1 && !usage_profile_pin(u, 0));
     usage_profile_close(&u);
     mem_free(good);
     free(bad);
@@ -121,12 +122,12 @@ static void pinned_counts_stay(void **st) {
     struct usage_profile *u;
     unlink(path);
     u = opened();
-    assert_false(usage_profile_pin(NULL));
-    assert_false(usage_profile_pin(u)); /* no counts yet */
+    assert_false(usage_profile_pin(NULL, 0));
+    assert_false(usage_profile_pin(u, 0)); /* no counts yet */
     usage_profile_count(u, 1, (int32_t[]){3, 3, 1}, 3);
-    assert_true(usage_profile_pin(u) && !usage_profile_is_kept(u));
+    assert_true(usage_profile_pin(u, 0) && !usage_profile_is_kept(u));
     usage_profile_count(u, 1, (int32_t[]){0, 0, 0, 0, 0}, 5);
-    assert_true(usage_profile_pin(u));
+    assert_true(usage_profile_pin(u, 0));
     usage_profile_pinned(u, 1, 2, ids);
     assert_true(ids[0] == 1 && ids[1] == 3);
     usage_profile_pinned(u, 2, 2, ids); /* a layer that no prompt reached */
@@ -135,12 +136,45 @@ static void pinned_counts_stay(void **st) {
     usage_profile_close(&u);
     u = opened();
     usage_profile_count(u, 1, (int32_t[]){1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, 14);
-    assert_true(usage_profile_pin(u) && usage_profile_is_kept(u));
+    assert_true(usage_profile_pin(u, 0) && usage_profile_is_kept(u));
     usage_profile_pinned(u, 1, 3, ids); /* of equal counts the first */
     assert_true(ids[0] == 0 && ids[1] == 2 && ids[2] == 3);
     usage_profile_pinned(u, 1, EXPERTS, ids);
     for (int i = 0; i < EXPERTS; i++) assert_int_equal(ids[i], i);
     usage_profile_close(&u);
+}
+
+/* A choice counts as pinned if the others alone would have pinned its expert; chance is the least. */
+static void shares_are_not_those_of_the_sample(void **st) {
+    uint32_t decoded[LAYERS * EXPERTS] = {0};
+    static const uint32_t few[EXPERTS] = {1, 1, 0, 0}, many[EXPERTS] = {100, 900, 50, 50}, near[EXPERTS] = {5, 5, 4, 6};
+    struct usage_profile *u;
+    unlink(path);
+    assert_true(usage_profile_pinned_share(NULL, 1, 2) < 0);
+    u = opened();
+    assert_true(usage_profile_pinned_share(u, 1, 2) < 0);
+    memcpy(u->before + EXPERTS, few, sizeof few);
+    /* without its one choice an expert is used as seldom as the unused ones; the first keeps its place */
+    assert_true(fabs(usage_profile_pinned_share(u, 1, 1) - 0.25) < 1e-9);
+    assert_true(fabs(usage_profile_pinned_share(u, 1, 2) - 1) < 1e-9);
+    memcpy(u->before + EXPERTS, many, sizeof many);
+    assert_true(fabs(usage_profile_pinned_share(u, 1, 1) - 900.0 / 1100) < 1e-9);
+    assert_true(fabs(usage_profile_pinned_share(u, 1, 2) - 1000.0 / 1100) < 1e-9);
+    memcpy(u->before + EXPERTS, near, sizeof near);
+    /* 6 - 1 stays before 5 only where the other comes later */
+    assert_true(fabs(usage_profile_pinned_share(u, 1, 1) - 0.25) < 1e-9);
+    usage_profile_close(&u);
+    /* a profile is settled after so many tokens */
+    u = opened();
+    usage_profile_count(u, 1, (int32_t[]){3, 3, 1, 0, 3, 3, 1, 0, 3, 3, 1, 0, 3, 3, 1, 0, 3, 3, 1, 0}, 20);
+    decoded[2 * EXPERTS] = 20;
+    save(u, decoded);
+    usage_profile_close(&u);
+    for (int settled = 20; settled <= 21; settled++) {
+        u = opened();
+        assert_true(usage_profile_pin(u, settled) && usage_profile_is_kept(u) == (settled == 20));
+        usage_profile_close(&u);
+    }
 }
 
 static void without_directory(void **st) {
@@ -155,10 +189,10 @@ static void without_directory(void **st) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(next_run_reads_it), cmocka_unit_test(counts_do_not_overflow),
-                                       cmocka_unit_test(pinned_counts_stay),
-                                       cmocka_unit_test(damaged_files_are_removed),
-                                       cmocka_unit_test(without_directory)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(next_run_reads_it),         cmocka_unit_test(counts_do_not_overflow),
+        cmocka_unit_test(pinned_counts_stay),        cmocka_unit_test(shares_are_not_those_of_the_sample),
+        cmocka_unit_test(damaged_files_are_removed), cmocka_unit_test(without_directory)};
     if (!mkdtemp(dir)) return 1;
     snprintf(path, sizeof path, "%s/%016" PRIx64 ".usage", dir, fingerprint);
     log_set(count_warnings, NULL, LOG_WARN);

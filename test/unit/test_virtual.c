@@ -16,7 +16,7 @@ static void open_virtual(const char *name, const char *model, int layers) {
     open_known(model);
     if (calibrate_read(&machine, name, &e)) fail_msg("%s", e.text);
     const struct virtual_options o = {
-        .cost = &machine, .w = &shape.w, .kv = DT_BF16, .max_layers = layers, .experts = BUDGET_OFF};
+        .cost = &machine, .w = &shape.w, .kv = DT_BF16, .max_layers = layers, .experts = {BUDGET_OFF}};
     if (virtual_open(&v, &o, &e)) fail_msg("%s", e.text);
 }
 static double prefill(enum exec_mode mode, int n) {
@@ -64,11 +64,12 @@ static void memories_serve_decoding(void **st) {
             for (int pool = 0; pool < 2; pool++) {
                 open_known(models[k]);
                 if (calibrate_read(&machine, machines[m], &e)) fail_msg("%s", e.text);
-                if (virtual_open(
-                        &v,
-                        &(struct virtual_options){
-                            .cost = &machine, .w = &shape.w, .kv = DT_BF16, .experts = pool ? BUDGET_AUTO : BUDGET_OFF},
-                        &e))
+                if (virtual_open(&v,
+                                 &(struct virtual_options){.cost = &machine,
+                                                           .w = &shape.w,
+                                                           .kv = DT_BF16,
+                                                           .experts = {pool ? BUDGET_AUTO : BUDGET_OFF}},
+                                 &e))
                     fail_msg("%s", e.text);
                 for (int mode = DECODE_CPU; mode <= DECODE_DUAL; mode++)
                     for (int n = 2; n <= 8; n *= 4) {
@@ -111,7 +112,7 @@ static void hand_offs_take_time(void **st) {
         virtual_close(&v);
         if (virtual_open(&v,
                          &(struct virtual_options){
-                             .cost = &machine, .w = &shape.w, .kv = DT_BF16, .max_layers = 10, .experts = BUDGET_OFF},
+                             .cost = &machine, .w = &shape.w, .kv = DT_BF16, .max_layers = 10, .experts = {BUDGET_OFF}},
                          &e) ||
             virtual_decode(v, DECODE_HYBRID, 1, 100, &t[on], NULL, &e))
             fail_msg("%s", e.text);

@@ -123,6 +123,9 @@ int decode_expert_devices(const struct decode *s, struct decode_expert_device ou
 /* Identifies the experts that are pinned and their devices (--expert-cache pinned); 0: none are yet. The same number
  * with the same checkpoint: the same experts. */
 uint64_t decode_pinned_experts(const struct decode *s);
+/* The expected share of the routers' choices that fall on pinned experts, in the layers whose experts are not all on
+ * devices; 0: none are planned. */
+double decode_pinned_share(const struct decode *s);
 /* [n_layers, n_experts] the counts that decode_expert_map() copies to `used` */
 const uint32_t *decode_expert_rows(const struct decode *s);
 /* By rank of a device: bytes that decode_yield would free on it; whether it holds layers, loaded or not yet. */

@@ -65,7 +65,7 @@ static int choose_ranks(struct decode *s, const struct layer_assign_in *in, cons
     if (!is_requested && (max_ranks < 2 || in->max_layers || by_layers->end_layer[max_ranks - 1] < in->n_layers))
         return 0; /* one device holds all layers, or the devices together do not */
     if (!is_requested && s->m->whole_layers) return snprintf(why, cap, "blended prefill needs whole layers"), 0;
-    if (!is_requested && (s->m->expert_cache.request > BUDGET_OFF || s->m->expert_cache.is_pinned))
+    if (!is_requested && s->m->expert_cache.request > BUDGET_LAYERS && s->m->expert_cache.request != BUDGET_OFF)
         return snprintf(why, cap, "an expert pool needs whole layers"), 0;
     int ranks = max_ranks;
     for (bool fits = false; ranks > 1 && !fits; ranks -= !fits) {

@@ -53,6 +53,38 @@ static size_t prompt_bytes(const struct decode *s, struct gpu *g) {
     return good < limit ? good : limit;
 }
 
+/* Replaces whole layers by pinned experts of every layer where a token is expected to be faster so. */
+static void choose_pinned(const struct decode *s, int device, int first, int last, const struct budget_in *in,
+                          struct budget_out *out) {
+    static const double MIN_GAIN = 1.05; /* of a choice that depends on the profile */
+    enum { KEYS = 1024 };
+    const struct runtime *m = s->m;
+    struct budget_in each = *in;
+    struct budget_out pinned;
+    double share = 0;
+    each.request = BUDGET_EACH;
+    budget_split(&each, &pinned);
+    if (out->whole_layers == in->layers || pinned.per_layer < 1 || !pinned_experts_are_used(m)) return;
+    if (!m->cost || !m->cost_model || !m->cost_model->n_experts || !out->whole_layers) return;
+    for (int l = first; l < last; l++)
+        if (s->c->layer[l].moe) share += pinned_experts_share(m, l, pinned.per_layer) / in->layers;
+    struct cost_decode t = {.mode = DECODE_HYBRID,
+                            .rows = 1,
+                            .keys = KEYS,
+                            .device = device,
+                            .n_device_layers = last - first,
+                            .n_expert_layers = out->whole_layers};
+    const double whole_s = cost_decode(m->cost, m->cost_model, &t);
+    t.n_expert_layers = 0, t.resident_share = share;
+    const double pinned_s = cost_decode(m->cost, m->cost_model, &t);
+    if (pinned_s * MIN_GAIN > whole_s) return;
+    snprintf(
+        pinned.why, sizeof pinned.why,
+        "%d of %d experts of %d layers, %.0f%% of the choices: %.3g ms a token expected, %.3g with all of %d layers",
+        pinned.per_layer, in->n_experts, in->layers, 100 * share, pinned_s * 1e3, whole_s * 1e3, out->whole_layers);
+    *out = pinned;
+}
+
 struct budget_out decode_experts_budget(const struct decode *s, int device, int first, int last, size_t weights,
                                         const struct layer_assign_in *room) {
     const struct runtime *m = s->m;
@@ -75,6 +107,9 @@ struct budget_out decode_experts_budget(const struct decode *s, int device, int 
         if (bytes > in.layer_bytes) in.layer_bytes = bytes;
     }
     budget_split(&in, &out);
+    if (in.request == BUDGET_AUTO && out.per_layer && !device_experts_pay(m, device))
+        out = (struct budget_out){.why = "no experts: the CPU is expected to be faster"};
+    if (in.request == BUDGET_AUTO) choose_pinned(s, device, first, last, &in, &out);
     if (s->cpu_queue && !pinned_experts_are_used(m)) out.per_layer = 0;
     return out;
 }
@@ -225,6 +260,14 @@ void decode_experts_register(struct decode_device *d, bool is_open) {
 
 /* --- Reports ---------------------------------------------------------------------------------- */
 
+double decode_pinned_share(const struct decode *s) {
+    double sum = 0;
+    int n = 0;
+    for (int i = 0; i < s->n_dev; i++)
+        for (int l = s->dev[i].first; l < s->dev[i].last && s->dev[i].pinned_per_layer; l++)
+            if (s->c->layer[l].moe) sum += pinned_experts_share(s->m, l, s->dev[i].pinned_per_layer), n++;
+    return n ? sum / n : 0;
+}
 uint64_t decode_pinned_experts(const struct decode *s) {
     uint64_t hash = 0;
     for (int i = 0; i < s->n_dev && s->m->expert_cache.is_pinned; i++)
@@ -264,9 +307,13 @@ double decode_experts_choices(const struct decode_device *d) {
     int n_moe = 0;
     for (int l = d->first; l < d->last; l++) {
         if (!c->layer[l].moe || n_moe++ < d->planned_expert_layers) continue;
+        if (d->pinned_per_layer) {
+            sum += pinned_experts_share(d->s->m, l, d->pinned_per_layer);
+            continue;
+        }
         const bool has_profile = share && usage_profile_shares(d->s->m->usage, l, share);
-        const int n = d->pool_per_layer + d->pinned_per_layer;
-        sum += has_profile ? largest_shares(share, c->n_experts, n) : (double)n / c->n_experts;
+        sum += has_profile ? largest_shares(share, c->n_experts, d->pool_per_layer)
+                           : (double)d->pool_per_layer / c->n_experts;
     }
     mem_free(share);
     return n_moe ? (sum + d->planned_expert_layers) / n_moe : 0;

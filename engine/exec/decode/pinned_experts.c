@@ -9,11 +9,22 @@
 #include "engine/exec/cpu_layer.h"
 #include "engine/exec/decode/decode_device.h"
 #include "engine/exec/decode/decode_graph.h"
-#include "engine/exec/decode/decode_transfer.h"
 #include "engine/layer/expert_io.h"
 
 bool pinned_experts_are_used(const struct runtime *m) {
     return m->expert_cache.is_pinned || (m->cost && m->cost->is_deterministic);
+}
+
+double pinned_experts_share(const struct runtime *m, int layer, int n) {
+    const double by_profile = m->expert_cache.is_pinned ? usage_profile_pinned_share(m->usage, layer, n) : -1,
+                 skew = m->cost_model ? m->cost_model->skew : 0;
+    double pinned = 0, all = 0;
+    if (by_profile >= 0) return by_profile;
+    for (int i = 0; i < m->w->config.n_experts; i++) {
+        const double one = pow(i + 1, -skew);
+        all += one, pinned += i < n ? one : 0;
+    }
+    return all > 0 ? pinned / all : 0;
 }
 
 static bool has_layer(const struct decode_device *d, int layer) {
@@ -25,6 +36,9 @@ static const int32_t *layer_slots(const struct decode_device *d, int layer) {
 static bool is_loaded(const struct decode_device *d, int layer) {
     return d->pinned && has_layer(d, layer) && d->pinned->layer[layer].view;
 }
+
+/* Tokens from which --expert-cache auto leaves the profile that it pinned experts by as it is. */
+enum { SETTLED_TOKENS = 2048 };
 
 /* --- Loading ---------------------------------------------------------------------------------- */
 
@@ -73,24 +87,6 @@ static uint64_t hash_pinned(const struct decode_device *d) {
     return hash;
 }
 
-/* The expected share of a layer's choices that are pinned: by the profile, or by the routing that plans assume. */
-static float expected_share(const struct decode_device *d, int layer) {
-    const struct runtime *m = d->s->m;
-    const int n_experts = d->s->c->n_experts, n = d->pinned->layer[layer].n;
-    const double skew = m->cost_model ? m->cost_model->skew : 0;
-    double pinned = 0, all = 0;
-    float *share = mem_alloc((size_t)n_experts * sizeof *share);
-    const bool has_profile = share && usage_profile_shares(m->usage, layer, share);
-    for (int i = 0; i < n_experts; i++) {
-        const double one = has_profile ? (double)share[i] : pow(i + 1, -skew);
-        all += one;
-        if (has_profile ? layer_slots(d, layer)[i] >= 0 : i < n) pinned += one;
-    }
-    mem_free(share);
-    const double expected = all > 0 ? pinned / all : 0;
-    return (float)fmin(fmax(expected, 1e-6), 1 - 1e-6); /* 0 would mean all choices */
-}
-
 /* Sends a layer's experts and its map. ERR_MEMORY: they do not fit. */
 static int send_layer(struct decode_device *d, int layer, const int32_t *ids, int n, struct error *e) {
     struct runtime *m = d->s->m;
@@ -118,7 +114,7 @@ static int send_layer(struct decode_device *d, int layer, const int32_t *ids, in
     const int synced = gpu_stream_sync(d->main);
     rc = rc ? rc : synced;
     if (!rc) {
-        x->share[layer] = expected_share(d, layer);
+        x->share[layer] = (float)fmin(fmax(pinned_experts_share(m, layer, n), 1e-6), 1 - 1e-6); /* 0: all */
         cpu_count_read(m, x->layer[layer].mem.bytes);
         return 0;
     }
@@ -129,9 +125,9 @@ static int send_layer(struct decode_device *d, int layer, const int32_t *ids, in
 
 int pinned_experts_load_next(struct decode_device *d, bool *more, struct error *e) {
     struct runtime *m = d->s->m;
-    const int n = d->pinned_per_layer;
+    const int n = d->pinned_per_layer, settled = m->expert_cache.request == BUDGET_AUTO ? SETTLED_TOKENS : 0;
     *more = false;
-    if (!n || (m->expert_cache.is_pinned && m->usage && !usage_profile_pin(m->usage))) return 0;
+    if (!n || (m->expert_cache.is_pinned && m->usage && !usage_profile_pin(m->usage, settled))) return 0;
     int rc = open_pinned(d, e);
     while (!rc && d->first + d->pinned->n_loaded < d->last && !has_layer(d, d->first + d->pinned->n_loaded))
         d->pinned->n_loaded++;

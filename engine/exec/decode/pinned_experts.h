@@ -21,6 +21,9 @@ struct pinned_experts {
 
 /* Whether experts that fit beside whole layers are pinned instead of moved. */
 bool pinned_experts_are_used(const struct runtime *m);
+/* The expected share of a layer's choices that fall on the n experts that would be pinned: by the profile, or by the
+ * routing that plans assume. */
+double pinned_experts_share(const struct runtime *m, int layer, int n);
 /* Loads the next layer's, if a profile chooses them by now. *more: it has. The first failed allocation ends the
  * loading, and the CPU computes the rest. Returns the code of a failed device or of a damaged weight; ERR_MEMORY. */
 int pinned_experts_load_next(struct decode_device *d, bool *more, struct error *e);
