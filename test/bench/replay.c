@@ -6,7 +6,8 @@
  *
  * Each layer has its own cache. After a token has passed a layer, each chosen expert that missed replaces the one with
  * the lowest score if its own score is higher; a move counts only then. Belady's policy knows the future and keeps what
- * is needed soonest. The first fifth of a trace fills the cache and is not counted.
+ * is needed soonest. The first fifth of a trace fills the cache and is not counted. Pinned: the experts that the first
+ * half used most, for the second half; beside it what the first half lets expect (usage_profile_pinned_share).
  *
  * Fitted: skew, reuse (1 : 2) and the remaining noise, such that LRU at 25% has the rate that paper D prints for that
  * model (30.2, 47.7, 45.0; its figure 9), with a memory of 50 tokens. Not fitted, but printed for comparison: MRS at
@@ -16,6 +17,7 @@
 #include "base/buf.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "engine/experts/usage_profile.h"
 #include "test/bench/routing.h"
 
 static const struct model {
@@ -95,10 +97,44 @@ static double belady(const struct routing *r, double share) {
     return rate.hits / rate.uses;
 }
 
+/* *expected: the hit rate by the first half. */
+static double pinned(const struct routing *r, double share, double *expected) {
+    static struct config c;
+    struct rate rate = {0};
+    const int room = room_of(r, share), half = r->n / 2;
+    uint32_t *counts = calloc((size_t)r->layers * (size_t)r->experts, sizeof *counts);
+    uint32_t *copy = calloc((size_t)r->layers * (size_t)r->experts, sizeof *copy);
+    int32_t *best = malloc((size_t)r->experts * sizeof *best);
+    if (!counts || !copy || !best) abort();
+    c.n_layers = r->layers, c.n_experts = r->experts, c.topk = r->topk;
+    for (int t = 0; t < half; t++)
+        for (int l = 0; l < r->layers; l++)
+            for (int k = 0; k < r->topk; k++) {
+                const int32_t id = r->ids[routing_at(r, t, l) + (size_t)k];
+                if (id >= 0) counts[l * r->experts + id]++;
+            }
+    struct usage_profile u = {.c = &c, .before = counts, .prompts = copy, .pinned = counts};
+    int layers = 0;
+    *expected = 0;
+    for (int l = 0; l < r->layers; l++) {
+        if (r->ids[routing_at(r, 0, l)] < 0) continue;
+        *expected += usage_profile_pinned_share(&u, l, room), layers++;
+        usage_profile_pinned(&u, l, room, best);
+        for (int t = half; t < r->n; t++)
+            for (int k = 0; k < r->topk; k++) {
+                rate.uses++;
+                for (int i = 0; i < room; i++) rate.hits += best[i] == r->ids[routing_at(r, t, l) + (size_t)k];
+            }
+    }
+    *expected /= layers ? layers : 1;
+    free(counts), free(copy), free(best);
+    return rate.hits / rate.uses;
+}
+
 static void table(const struct routing *r) {
     printf("  %8s", "capacity");
     for (int p = 0; p < POLICIES; p++) printf("%8s", policies[p]);
-    printf("%8s   experts moved a token and layer: lru, mrs\n", "best");
+    printf("%8s%8s%10s   experts moved a token and layer: lru, mrs\n", "best", "pinned", "expected");
     for (int i = 1; i <= SHARES; i++) {
         double moves[POLICIES];
         printf("  %7d%%", 10 * i);
@@ -107,7 +143,9 @@ static void table(const struct routing *r) {
             printf("%8.1f", 100 * a.hits / a.uses);
             moves[p] = a.moves / a.uses * r->topk;
         }
-        printf("%8.1f   %.2f, %.2f\n", 100 * belady(r, 0.1 * i), moves[0], moves[3]);
+        double expected, hits = pinned(r, 0.1 * i, &expected);
+        printf("%8.1f%8.1f%10.1f   %.2f, %.2f\n", 100 * belady(r, 0.1 * i), 100 * hits, 100 * expected, moves[0],
+               moves[3]);
     }
 }
 
