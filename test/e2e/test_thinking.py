@@ -53,6 +53,19 @@ class Thinking(driver.Case):
             self.assertEqual((a["thinking"], a["text"], a["usage"]["answer_tokens"], a["reason"]), (five["thinking"], "", n, "length"))
         self.assertEqual(self.answer("-n", "30", "--think-limit", "1000", *args)["thinking"], whole)
 
+    def test_no_end_within_thinking(self):
+        """Where the mark must follow, the answer does not end instead, though these weights make the end of a text about as likely."""
+        self.path = self.model()
+        lines = "".join(json.dumps({"prompt": "hi", "seed": seed}) + "\n" for seed in range(120))
+        ends = {}
+        for limit in (2, 1000):
+            rc, out, err = self.run_bin("-m", self.path, "--batch", "-", "-n", "40", "--temp", "3", "--think-limit", str(limit), data=lines)
+            self.assertEqual(rc, 0, err)
+            rows = [row for row in map(json.loads, out.decode().splitlines()) if row["reason"] == "stop" and not row["text"]]
+            ends[limit] = [row["usage"]["answer_tokens"] for row in rows]
+        self.assertNotIn(2, ends[2])
+        self.assertTrue([n for n in ends[1000] if n > 2], ends)  # without the limit some end so
+
     def test_without_thinking(self):
         """A template without marks says so; one whose prompt has closed the thinking is not touched."""
         self.path = self.model("")
