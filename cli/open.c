@@ -6,6 +6,7 @@
 #include <sys/random.h>
 
 #include "cli/hub/hub.h"
+#include "cli/options/breakers.h"
 #include "cli/options/model_path.h"
 #include "cli/remote/remote.h"
 #include "cli/report.h"
@@ -107,6 +108,11 @@ int open_other_model(struct app *a, const char *name, struct error *e) {
     return rc;
 }
 
+_Static_assert((int)BREAKERS_BYTES == (int)DRY_BREAKER_BYTES, "breakers_parse() fills struct dry");
+static const char *text_of_token(const void *tokenizer, int32_t id, size_t *n) {
+    return tokenizer_token_bytes(tokenizer, id, n, NULL);
+}
+
 void open_sampling(const struct app *a, const struct opts *o, struct sampling *s) {
     const struct opt_value *v = o->v;
     const struct engine_info *i = a->info;
@@ -118,7 +124,12 @@ void open_sampling(const struct app *a, const struct opts *o, struct sampling *s
                                .repeat_penalty = NAN,
                                .presence_penalty = NAN,
                                .frequency_penalty = NAN,
-                               .top_k = -1};
+                               .top_n_sigma = NAN,
+                               .top_k = -1,
+                               .dry = {.multiplier = NAN}};
+    s->dry.base = 1.75f, s->dry.allowed_length = 2, s->dry.last_n = -1;
+    breakers_parse(v[OPT_DRY_SEQUENCE_BREAKERS].text, s->dry.breakers, &(struct error){0}); /* opt_set() checked it */
+    s->texts = (struct token_texts){a->tokenizer ? text_of_token : NULL, a->tokenizer};
     if (!isnan(i->temperature)) s->temperature = (float)i->temperature;
     if (!i->do_sample) s->temperature = 0;
     if (!isnan(i->top_p)) s->top_p = (float)i->top_p;
@@ -131,6 +142,11 @@ void open_sampling(const struct app *a, const struct opts *o, struct sampling *s
     if (v[OPT_REPEAT_PENALTY].text) s->repeat_penalty = (float)v[OPT_REPEAT_PENALTY].num;
     if (v[OPT_PRESENCE_PENALTY].text) s->presence_penalty = (float)v[OPT_PRESENCE_PENALTY].num;
     if (v[OPT_FREQUENCY_PENALTY].text) s->frequency_penalty = (float)v[OPT_FREQUENCY_PENALTY].num;
+    if (v[OPT_DRY_MULTIPLIER].text) s->dry.multiplier = (float)v[OPT_DRY_MULTIPLIER].num;
+    if (v[OPT_DRY_BASE].text) s->dry.base = (float)v[OPT_DRY_BASE].num;
+    if (v[OPT_DRY_ALLOWED_LENGTH].text) s->dry.allowed_length = (int)v[OPT_DRY_ALLOWED_LENGTH].integer;
+    if (v[OPT_DRY_PENALTY_LAST_N].text) s->dry.last_n = (int)v[OPT_DRY_PENALTY_LAST_N].integer;
+    if (v[OPT_TOP_N_SIGMA].text) s->top_n_sigma = (float)v[OPT_TOP_N_SIGMA].num;
     if (v[OPT_TOP_K].text) s->top_k = (int)v[OPT_TOP_K].integer;
     if (v[OPT_SEED].text) s->seed = (uint64_t)v[OPT_SEED].integer;
     /* exact in any JSON reader */

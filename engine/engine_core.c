@@ -62,7 +62,7 @@ static int open_runtime(struct engine *eng, struct error *e) {
     if ((rc = work_open(&eng->prefill_work, c, prefill_batch_rows(c, eng->info.context), NULL, NULL, NULL, e)))
         return rc;
     eng->logits = mem_alloc((size_t)c->vocab * sizeof *eng->logits);
-    eng->sample_scratch = mem_alloc((size_t)c->vocab * sizeof *eng->sample_scratch);
+    eng->sample_scratch = mem_alloc(SAMPLE_SCRATCH(c->vocab, eng->info.context) * sizeof *eng->sample_scratch);
     eng->machine.expert_touched = mem_calloc((size_t)c->n_experts + 1, 1);
     if (!eng->logits || !eng->sample_scratch || !eng->machine.expert_touched)
         return error_set(e, ERR_MEMORY, "no memory for logits over %d tokens", c->vocab);

@@ -5,6 +5,7 @@
 #include "cli/chat/command.h"
 #include "cli/chat/screen.h"
 #include "cli/open.h"
+#include "cli/options/breakers.h"
 #include "cli/report.h"
 #include "cli/tools/tool_round.h"
 
@@ -14,6 +15,8 @@ static void print_setting(struct repl *r, enum opt_id id) {
     const struct opt_value *o = &r->app->opts.v[id];
     const char *unset = r->app->info->is_own_sampling ? "hearth's default" : "model default",
                *from = o->text ? origins[o->origin] : unset;
+    /* no model has these; they are off unless asked for */
+    const bool is_hearths = id >= OPT_PRESENCE_PENALTY && id <= OPT_TOP_N_SIGMA;
     struct sampling s;
     char value[64];
     open_sampling(r->app, &r->app->opts, &s);
@@ -24,12 +27,14 @@ static void print_setting(struct repl *r, enum opt_id id) {
     case OPT_MIN_P: snprintf(value, sizeof value, "%g", s.min_p); break;
     case OPT_TOP_K: snprintf(value, sizeof value, "%d", s.top_k); break;
     case OPT_REPEAT_PENALTY: snprintf(value, sizeof value, "%g", s.repeat_penalty); break;
-    case OPT_PRESENCE_PENALTY:
-        snprintf(value, sizeof value, "%g", s.presence_penalty), from = o->text ? from : "default";
-        break;
-    case OPT_FREQUENCY_PENALTY:
-        snprintf(value, sizeof value, "%g", s.frequency_penalty), from = o->text ? from : "default";
-        break;
+    case OPT_PRESENCE_PENALTY: snprintf(value, sizeof value, "%g", s.presence_penalty); break;
+    case OPT_FREQUENCY_PENALTY: snprintf(value, sizeof value, "%g", s.frequency_penalty); break;
+    case OPT_DRY_MULTIPLIER: snprintf(value, sizeof value, "%g", s.dry.multiplier); break;
+    case OPT_DRY_BASE: snprintf(value, sizeof value, "%g", s.dry.base); break;
+    case OPT_DRY_ALLOWED_LENGTH: snprintf(value, sizeof value, "%d", s.dry.allowed_length); break;
+    case OPT_DRY_PENALTY_LAST_N: snprintf(value, sizeof value, "%d", s.dry.last_n); break;
+    case OPT_DRY_SEQUENCE_BREAKERS: snprintf(value, sizeof value, "%.60s", o->text ? o->text : BREAKERS_DEFAULT); break;
+    case OPT_TOP_N_SIGMA: snprintf(value, sizeof value, "%g", s.top_n_sigma); break;
     case OPT_SEED:
         if (!o->text)
             snprintf(value, sizeof value, "%llu", (unsigned long long)r->active->seed),
@@ -55,6 +60,7 @@ static void print_setting(struct repl *r, enum opt_id id) {
     }
     if (r->app->backend->omits_unset_sampling && !o->text && from == unset)
         snprintf(value, sizeof value, "-"), from = "server default";
+    else if (!o->text && is_hearths) from = "default";
     screen_print(r, "  %-17s %-14s %s", opt_table[id].name, value, from);
 }
 

@@ -9,6 +9,7 @@
 #include <strings.h>
 
 #include "base/file.h"
+#include "cli/options/breakers.h"
 #include "cli/options/opt_verb.h"
 
 void opt_init(struct opts *o) {
@@ -271,6 +272,8 @@ int opt_set(struct opts *o, enum opt_id id, const char *text, enum opt_origin or
         break;
     default: break;
     }
+    if (id == OPT_DRY_SEQUENCE_BREAKERS && breakers_parse(text, (char[BREAKERS_BYTES]){0}, e))
+        return error_prefix(e, "%s", where);
     if (d->kind == OPT_TEXT && !*text && id != OPT_PROMPT && id != OPT_SYSTEM)
         return error_set(e, ERR_USAGE, "%s: the value is empty", where);
     const char *copy = arena_strndup(&o->arena, text, strlen(text));

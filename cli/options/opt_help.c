@@ -5,7 +5,7 @@
 
 #include "cli/options/opt.h"
 
-enum { TEXT_COLUMN = 29, EXAMPLE_COLUMN = 46 }; /* where the texts of options and examples begin */
+enum { TEXT_COLUMN = 30, EXAMPLE_COLUMN = 46 }; /* where the texts of options and examples begin */
 
 /* its value */
 static bool is_optional(const struct opt_def *d) { return d->kind == OPT_FLAG_CHOICE || d->kind == OPT_TEXT_MAYBE; }
@@ -24,6 +24,7 @@ static void print_option(const struct opt_def *d, struct buf *out) {
     if (d->kind == OPT_SWITCH) buf_fmt(out, ", --no-%s", d->name);
     else if (is_optional(d)) buf_fmt(out, " [%s]", d->arg);
     else if (d->arg) buf_fmt(out, " %s", d->arg);
+    buf_char(out, ' '); /* two spaces also after a long name */
     pad_column(out, from, TEXT_COLUMN);
     buf_str(out, d->help);
     if (d->kind == OPT_CHOICE) {

@@ -13,6 +13,11 @@ int api_parse_root(struct api_request *r, const char *body, size_t n, struct jso
                               .repeat_penalty = NAN,
                               .presence_penalty = NAN,
                               .frequency_penalty = NAN,
+                              .dry_multiplier = NAN,
+                              .dry_base = NAN,
+                              .top_n_sigma = NAN,
+                              .dry_allowed_length = -2,
+                              .dry_penalty_last_n = -2,
                               .top_k = -1,
                               .max_tokens = -1,
                               .seed = -1,
@@ -41,9 +46,15 @@ void api_override_sampling(const struct api_request *r, int choice, struct sampl
                    {r->min_p, &s->min_p},
                    {r->repeat_penalty, &s->repeat_penalty},
                    {r->presence_penalty, &s->presence_penalty},
-                   {r->frequency_penalty, &s->frequency_penalty}};
+                   {r->frequency_penalty, &s->frequency_penalty},
+                   {r->dry_multiplier, &s->dry.multiplier},
+                   {r->dry_base, &s->dry.base},
+                   {r->top_n_sigma, &s->top_n_sigma}};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (!isnan(numbers[i].given)) *numbers[i].to = numbers[i].given;
+    if (r->dry_allowed_length >= 0) s->dry.allowed_length = r->dry_allowed_length;
+    if (r->dry_penalty_last_n >= -1) s->dry.last_n = r->dry_penalty_last_n;
+    if (r->dry_breakers) memcpy(s->dry.breakers, r->dry_breakers, sizeof s->dry.breakers);
     if (r->top_k >= 0) s->top_k = r->top_k;
     if (r->seed >= 0) s->seed = (uint64_t)r->seed;
     s->seed += (uint64_t)choice;

@@ -35,8 +35,11 @@ struct api_request {
     bool no_disk_cache; /* nothing of it is written to disk */
     bool load_only;     /* no answer: the client asks whether the model is loaded */
     float temperature, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty; /* NAN: absent */
-    int top_k, max_tokens;                                                                /* -1: absent */
-    int64_t seed;                                                                         /* -1: absent */
+    float dry_multiplier, dry_base, top_n_sigma;                                          /* NAN: absent */
+    int dry_allowed_length, dry_penalty_last_n;                                           /* -2: absent */
+    const char *dry_breakers; /* as struct dry has them; NULL: absent */
+    int top_k, max_tokens;    /* -1: absent */
+    int64_t seed;             /* -1: absent */
     /* answers, 1 to API_MAX_CHOICES */
     int n;
     int best_of; /* 0, or as n */

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/options/breakers.h"
+
 enum { MAX_STOPS = 16, MAX_BIASES = 1024, NAME_SHOWN = 60 };
 
 bool api_members_present(const struct json *j) { return j && j->type != JSON_NULL; }
@@ -54,6 +56,17 @@ static int read_bias(struct api_request *r, const char *name, const struct json 
     return 0;
 }
 
+static int read_breakers(struct api_request *r, const char *name, const struct json *j, struct error *e) {
+    char *out = arena_alloc(&r->arena, DRY_BREAKER_BYTES);
+    char text[1024];
+    if (!out) return error_set(e, ERR_MEMORY, "no memory");
+    r->dry_breakers = out;
+    if (j->type != JSON_STRING) return breakers_read(j, out, e) ? error_prefix(e, "%s", name) : 0;
+    if (j->n >= sizeof text) return error_set(e, ERR_USAGE, "%s: more than %zu bytes", name, sizeof text - 1);
+    snprintf(text, sizeof text, "%.*s", (int)j->n, j->string);
+    return breakers_parse(text, out, e) ? error_prefix(e, "%s", name) : 0;
+}
+
 static int read_integer(const char *name, const struct json *j, double lo, double hi, int64_t *out, struct error *e) {
     const double v = json_num(j, NAN);
     if (!(v >= lo && v <= hi) || v != floor(v))
@@ -96,6 +109,7 @@ static int read_member(struct api_request *r, const struct api_member *m, const 
         return 0;
     case MEMBER_STOP: return read_stop(r, name, j, e);
     case MEMBER_BIAS: return read_bias(r, name, j, e);
+    case MEMBER_BREAKERS: return read_breakers(r, name, j, e);
     case MEMBER_REFUSED:
         if (!isnan(m->lo) && (api_members_empty(j) || json_num(j, NAN) == m->lo)) return 0;
         return error_set(e, ERR_USAGE, "%s is not supported: %s", name, m->why);

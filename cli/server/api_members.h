@@ -6,18 +6,19 @@
 #include "cli/server/api.h"
 
 enum api_member_kind {
-    MEMBER_NUMBER,  /* float, from lo to hi */
-    MEMBER_INTEGER, /* int, from lo to hi */
-    MEMBER_LONG,    /* int64_t, from lo to hi */
-    MEMBER_LIMIT,   /* int: a number of tokens from 0, or -1 for no limit */
-    MEMBER_FLAG,    /* bool */
-    MEMBER_NO_FLAG, /* bool, with the opposite meaning */
-    MEMBER_TEXT,    /* const struct json *: a string */
-    MEMBER_STOP,    /* api_request.stop: a string or a list of strings */
-    MEMBER_BIAS,    /* api_request.bias: an object of ids and numbers */
-    MEMBER_OTHER,   /* read elsewhere */
-    MEMBER_NOTHING, /* changes nothing */
-    MEMBER_REFUSED  /* harmless only if empty, false, or the number lo; lo NAN: only if absent or null */
+    MEMBER_NUMBER,   /* float, from lo to hi */
+    MEMBER_INTEGER,  /* int, from lo to hi */
+    MEMBER_LONG,     /* int64_t, from lo to hi */
+    MEMBER_LIMIT,    /* int: a number of tokens from 0, or -1 for no limit */
+    MEMBER_FLAG,     /* bool */
+    MEMBER_NO_FLAG,  /* bool, with the opposite meaning */
+    MEMBER_TEXT,     /* const struct json *: a string */
+    MEMBER_STOP,     /* api_request.stop: a string or a list of strings */
+    MEMBER_BIAS,     /* api_request.bias: an object of ids and numbers */
+    MEMBER_BREAKERS, /* api_request.dry_breakers: a list of texts, or that as a string */
+    MEMBER_OTHER,    /* read elsewhere */
+    MEMBER_NOTHING,  /* changes nothing */
+    MEMBER_REFUSED   /* harmless only if empty, false, or the number lo; lo NAN: only if absent or null */
 };
 struct api_member {
     const char *name;
@@ -45,6 +46,12 @@ struct api_member {
         API_VALUE("repeat_penalty", MEMBER_NUMBER, repeat_penalty, 0.01, 100), \
         API_VALUE("presence_penalty", MEMBER_NUMBER, presence_penalty, -2, 2), \
         API_VALUE("frequency_penalty", MEMBER_NUMBER, frequency_penalty, -2, 2), \
+        API_VALUE("dry_multiplier", MEMBER_NUMBER, dry_multiplier, 0, 100), \
+        API_VALUE("dry_base", MEMBER_NUMBER, dry_base, 1, 100), \
+        API_VALUE("dry_allowed_length", MEMBER_INTEGER, dry_allowed_length, 0, 1 << 24), \
+        API_VALUE("dry_penalty_last_n", MEMBER_INTEGER, dry_penalty_last_n, -1, 1 << 24), \
+        {.name = "dry_sequence_breakers", .kind = MEMBER_BREAKERS}, \
+        API_VALUE("top_n_sigma", MEMBER_NUMBER, top_n_sigma, -1, 100), \
         API_VALUE("seed", MEMBER_LONG, seed, -1, 9.2e18)
 struct api_member_table {
     const struct api_member *rows;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/argmax.h"
+#include "engine/sampling/dry.h"
 
 enum { SPAN = 16 }; /* logits tested together */
 
@@ -59,11 +60,12 @@ static bool has_answer_penalty(const struct sampling *s) {
     return s->presence_penalty != 0 || s->frequency_penalty != 0;
 }
 bool sample_is_argmax(const struct sampling *s) {
-    return !has_repeat_penalty(s) && !has_answer_penalty(s) && !s->n_bias && (s->temperature <= 0 || s->top_k == 1);
+    return !has_repeat_penalty(s) && !has_answer_penalty(s) && !dry_is_on(&s->dry) && !s->n_bias &&
+           (s->temperature <= 0 || s->top_k == 1);
 }
 struct sampling sample_unmodified(const struct sampling *s) {
     struct sampling out = *s;
-    out.repeat_penalty = 1, out.presence_penalty = out.frequency_penalty = 0, out.n_bias = 0;
+    out.repeat_penalty = 1, out.presence_penalty = out.frequency_penalty = 0, out.n_bias = 0, out.dry.multiplier = 0;
     return out;
 }
 
@@ -247,12 +249,25 @@ static uint64_t sum_above_min_p(struct sampler *p, double min_p) {
     return sum;
 }
 
+/* Returns the largest logit minus n standard deviations of the finite logits. */
+static float sigma_floor(const float *logits, int vocab, float top, float n) {
+    double sum = 0, squares = 0;
+    int count = 0;
+    for (int i = 0; i < vocab; i++)
+        if (isfinite(logits[i])) sum += (double)logits[i], count++;
+    const double mean = count ? sum / count : 0;
+    for (int i = 0; i < vocab; i++)
+        if (isfinite(logits[i])) squares += ((double)logits[i] - mean) * ((double)logits[i] - mean);
+    return (float)((double)top - (double)n * sqrt(count ? squares / count : 0));
+}
+
 int32_t sample_token(float *logits, int vocab, const struct sampling *s, const int32_t *seen, int n_seen,
                      uint64_t position, struct sample_item *scratch) {
     apply_bias(logits, vocab, s);
     if (has_repeat_penalty(s)) apply_repeat_penalty(logits, vocab, s->repeat_penalty, seen, n_seen, scratch);
     if (has_answer_penalty(s) && n_seen > s->answer_from)
         apply_answer_penalties(logits, vocab, s, seen + s->answer_from, n_seen - s->answer_from, scratch);
+    if (dry_is_on(&s->dry)) dry_apply(logits, vocab, s, seen, n_seen, scratch);
     int32_t top = argmax(logits, vocab, NULL);
     if (s->temperature <= 0 || s->top_k == 1 || s->min_p > 1) return top;
     struct sampler p = {.logits = logits,
@@ -261,6 +276,10 @@ int32_t sample_token(float *logits, int vocab, const struct sampling *s, const i
                         .steps_per_unit = (float)(PER_NAT / s->temperature),
                         .items = scratch};
     uint64_t sum, reached;
+    if (s->top_n_sigma > 0 && isfinite(p.top)) {
+        p.cutoff = (struct sample_item){sigma_floor(logits, vocab, p.top, s->top_n_sigma), vocab};
+        p.has_cutoff = true;
+    }
     if (s->top_k > 0 && s->top_k < vocab) {
         p.is_counting = true;
         if (fill_histogram(&p, (uint64_t)s->top_k + 1) > (uint64_t)s->top_k)

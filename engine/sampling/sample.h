@@ -5,14 +5,12 @@
 
 #include "engine/sampling/sampling.h"
 
-struct sample_item {
-    float logit;
-    int32_t id;
-};
+#define SAMPLE_SCRATCH(vocab, n_seen) ((size_t)(vocab) + ((size_t)(n_seen) + 1) / 2)
 /* Modifies logits [vocab] in place (bias and penalties). seen: previous tokens, for the penalties; those from
- * s->answer_from are the answer's. scratch [vocab]. Order: bias, repeat penalty, presence and frequency penalty,
- * temperature, top-k, top-p, min-p (as transformers). Ties go to the lower id. Returns the argmax if all logits are NaN
- * or the largest is infinite. Takes about 2 ns per vocabulary entry. */
+ * s->answer_from are the answer's. scratch [SAMPLE_SCRATCH(vocab, n_seen)]. Order: bias, repeat penalty, presence and
+ * frequency penalty, DRY, top-n-sigma, temperature, top-k, top-p, min-p (as transformers and llama.cpp). Ties go to the
+ * lower id. Returns the argmax if all logits are NaN or the largest is infinite. Takes about 2 ns per vocabulary entry.
+ */
 int32_t sample_token(float *logits, int vocab, const struct sampling *s, const int32_t *seen, int n_seen,
                      uint64_t position, struct sample_item *scratch);
 /* Whether sampling always picks the argmax, so that a known argmax needs no pass over the logits. */

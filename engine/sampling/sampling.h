@@ -1,7 +1,29 @@
 #pragma once
 /* The options of sampling, and the log probabilities that it can report. */
+#include <stddef.h>
 #include <stdint.h>
 
+/* DRY (p-e-w, text-generation-webui pull request 5677; as llama.cpp computes it): penalizes the token that would make
+ * the end of the text a longer repetition of earlier text. */
+enum { DRY_BREAKER_BYTES = 256 };
+struct dry {
+    float multiplier;   /* 0: off */
+    float base;         /* a match of n tokens costs multiplier * base^(n - allowed_length) */
+    int allowed_length; /* tokens; shorter matches cost nothing */
+    int last_n;         /* tokens searched, the prompt's included; < 0: all */
+    /* Texts that no match reaches across: each with its NUL, an empty one behind the last. */
+    char breakers[DRY_BREAKER_BYTES];
+};
+/* The bytes of a token, for the breakers. NULL: it has none. */
+struct token_texts {
+    const char *(*text)(const void *ctx, int32_t id, size_t *n);
+    const void *ctx; /* must outlive the turn */
+};
+
+struct sample_item {
+    float logit;
+    int32_t id;
+};
 struct logit_bias {
     int32_t id;
     float bias;
@@ -12,6 +34,10 @@ struct sampling {
     /* subtracted from the logit of a token of the answer, once and per occurrence; 0: off */
     float presence_penalty, frequency_penalty;
     int top_k; /* 0: off */
+    /* keeps logits within so many standard deviations of the largest; 0: off */
+    float top_n_sigma;
+    struct dry dry;
+    struct token_texts texts; /* text NULL: breakers have no effect */
     uint64_t seed;
     const struct logit_bias *bias; /* [n_bias], added to logits; must outlive the turn */
     int n_bias;

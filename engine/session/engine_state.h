@@ -127,7 +127,7 @@ struct engine {
     bool is_calibrated; /* cost is calibrated, or need not be */
     int32_t *eos;
     float *logits;                      /* [vocab] of the last prefilled position */
-    struct sample_item *sample_scratch; /* [vocab] */
+    struct sample_item *sample_scratch; /* [SAMPLE_SCRATCH(vocab, context)] */
     pthread_t thread;
     bool started;
     pthread_mutex_t lock;

@@ -396,6 +396,12 @@ static void make_plan(struct session *s, const struct request *r, const char *pr
                 a->top_k, a->min_p, a->repeat_penalty, (unsigned long long)a->seed, r->max_tokens);
         if (a->presence_penalty != 0) buf_fmt(b, " presence-penalty %g", a->presence_penalty);
         if (a->frequency_penalty != 0) buf_fmt(b, " frequency-penalty %g", a->frequency_penalty);
+        if (a->top_n_sigma != 0) buf_fmt(b, " top-n-sigma %g", a->top_n_sigma);
+        if (a->dry.multiplier != 0) {
+            buf_fmt(b, " dry-multiplier %g dry-base %g dry-allowed-length %d dry-penalty-last-n %d", a->dry.multiplier,
+                    a->dry.base, a->dry.allowed_length, a->dry.last_n);
+            for (const char *text = a->dry.breakers; *text; text += strlen(text) + 1) buf_fmt(b, " breaker <%s>", text);
+        }
         for (int i = 0; i < a->n_bias; i++) buf_fmt(b, " bias-%d %g", a->bias[i].id, a->bias[i].bias);
     } else if (!strcmp(word, "flags"))
         buf_str(b, r->flags & REQ_EXACT_PREFIX_ONLY ? "exact prefix only" : "any prefix");

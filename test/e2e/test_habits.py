@@ -50,7 +50,7 @@ class Habits(driver.ChatCase):
             self.assertLess(max(map(len, rows)), cols)
             self.assertEqual(" ".join(t.out.decode().split()), " ".join(everything.decode().split()))
             at = next(i for i, row in enumerate(rows) if "--repeat-penalty R" in row)
-            self.assertRegex(rows[at + 1], r"^ {29}\S" if cols < 100 else r"^ +--")
+            self.assertRegex(rows[at + 1], r"^ {30}\S" if cols < 100 else r"^ +--")
 
     def test_resume(self):
         self.run_bin("--save", "first", "-p", "one")

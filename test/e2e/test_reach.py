@@ -1,5 +1,7 @@
 """Command line options reach the engine: the fake engine echoes what it was given."""
 import json
+import os
+import re
 import signal
 import subprocess
 import time
@@ -26,6 +28,29 @@ class Reach(driver.Case):
             if option.startswith("--"):
                 self.assertEqual(self.sampling(env={"HEARTH_" + option[2:].upper().replace("-", "_"): value})[name], value)
         self.assertNotEqual(self.sampling()["seed"], plain["seed"])  # a new random seed for each answer
+
+    def test_dry(self):
+        """DRY and top-n-sigma are off unless asked for; each option reaches the engine, as a flag and from the environment."""
+        said = lambda *args, **more: re.sub(r"seed \d+ ", "", self.run_bin("-p", "sampling", *args, **more)[1].decode()).split("max -1", 1)[1].strip()
+        usual = "breaker <\n> breaker <:> breaker <\"> breaker <*>"
+        self.assertEqual(said(), "")
+        self.assertEqual(said("--dry-base", "2"), "")  # nothing without a multiplier
+        self.assertEqual(said("--dry-multiplier", "0.5"), "dry-multiplier 0.5 dry-base 1.75 dry-allowed-length 2 dry-penalty-last-n -1 " + usual)
+        self.assertEqual(said("--dry-multiplier", "1", "--dry-base", "1.5", "--dry-allowed-length", "4", "--dry-penalty-last-n", "256", "--dry-sequence-breakers", '["Tom:", "\\n\\n"]', "--top-n-sigma", "1.5"),
+                         "top-n-sigma 1.5 dry-multiplier 1 dry-base 1.5 dry-allowed-length 4 dry-penalty-last-n 256 breaker <Tom:> breaker <\n\n>")
+        env = {"HEARTH_DRY_MULTIPLIER": "1", "HEARTH_DRY_SEQUENCE_BREAKERS": "none", "HEARTH_TOP_N_SIGMA": "2"}
+        self.assertEqual(said(env=env), "top-n-sigma 2 dry-multiplier 1 dry-base 1.75 dry-allowed-length 2 dry-penalty-last-n -1")
+        for args, why in ((("--dry-multiplier", "-1"), "outside 0 to 100"), (("--dry-base", "0.5"), "outside 1 to 100"), (("--dry-penalty-last-n", "-2"), "outside -1"), (("--top-n-sigma", "-1"), "outside 0 to 100"),
+                          (("--dry-sequence-breakers", "\\n"), "not a JSON list of texts"), (("--dry-sequence-breakers", '{"a": 1}'), "must be a list of texts"), (("--dry-sequence-breakers", '["a", ""]'), "text 2 is empty"),
+                          (("--dry-sequence-breakers", "[1]"), "text 1 is empty, has a zero byte or is no text"), (("--dry-sequence-breakers", json.dumps(["x" * 200, "y" * 80])), "more than 254 bytes")):
+            rc, out, err = self.run_bin("-p", "sampling", *args)
+            self.assertEqual((rc, out), (2, b""), args)
+            self.assertIn(why, err)
+            self.assertIn(args[0], err)
+        os.makedirs(os.path.join(self.home, ".config/hearth"), exist_ok=True)
+        with open(os.path.join(self.home, ".config/hearth/config"), "w") as f:
+            f.write("[role-play]\ndry-multiplier = 0.75\ndry-sequence-breakers = [\":\"]\n")
+        self.assertEqual(said("--preset", "role-play"), "dry-multiplier 0.75 dry-base 1.75 dry-allowed-length 2 dry-penalty-last-n -1 breaker <:>")
 
     def test_sampling_out_of_range(self):
         for args in (("--top-p", "1.5"), ("--top-k", "-1"), ("--min-p", "2"), ("--repeat-penalty", "-1"), ("--presence-penalty", "2.5"), ("--frequency-penalty", "-3"), ("--seed", "-1"), ("--temp", "nan")):

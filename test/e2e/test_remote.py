@@ -23,7 +23,8 @@ class Attached(Case):
     def test_same_as_alone(self):
         """Text, thinking, finish reason, usage and seed, for every kind of request."""
         for args in (["hello there"], ["think"], ["long", "-n", "7"], ["long", "--until", "word3"], ["broken"], ["sampling", "--temp", "0.25", "--top-p", "0.5", "--top-k", "9", "--min-p", "0.1"],
-                     ["sampling", "-n", "300", "--repeat-penalty", "1.5"], ["prompt x", "-s", "A system."], ["prompt y", "-c", "65536"], ["call"], ["nonsense"]):
+                     ["sampling", "-n", "300", "--repeat-penalty", "1.5"],
+                     ["sampling", "--dry-multiplier", "1", "--dry-sequence-breakers", '["\\n", "Tom:"]', "--dry-penalty-last-n", "99", "--top-n-sigma", "1"], ["prompt x", "-s", "A system."], ["prompt y", "-c", "65536"], ["call"], ["nonsense"]):
             before = self.answered()
             alone, attached = (json.loads(self.run_bin("-p", *args, "--seed", "3", "--json", *more)[1]) for more in (["--no-attach"], []))
             self.assertEqual(self.answered(), before + ("-c" not in args), args)

@@ -150,6 +150,10 @@ class Protocol(Case):
         self.assertEqual(said, "temp 0.5 top-p 1 top-k 0 min-p 0 repeat-penalty 1 seed 1 max 200")
         said = self.s.chat("sampling", repeat_penalty=1.5, presence_penalty=0.25, frequency_penalty=-0.5, logit_bias={"5": 1.5, "70": -100}, seed=1)[1]["choices"][0]["message"]["content"]
         self.assertEqual(said, "temp 0.5 top-p 1 top-k 0 min-p 0 repeat-penalty 1.5 seed 1 max -1 presence-penalty 0.25 frequency-penalty -0.5 bias-5 1.5 bias-70 -100")
+        said = self.s.chat("sampling", dry_multiplier=0.5, dry_base=2, dry_allowed_length=0, dry_penalty_last_n=64, dry_sequence_breakers=["a", "b:"], top_n_sigma=1.5, seed=1)[1]["choices"][0]["message"]["content"]
+        self.assertEqual(said, "temp 0.5 top-p 1 top-k 0 min-p 0 repeat-penalty 1 seed 1 max -1 top-n-sigma 1.5 dry-multiplier 0.5 dry-base 2 dry-allowed-length 0 dry-penalty-last-n 64 breaker <a> breaker <b:>")
+        said = self.s.chat("sampling", dry_multiplier=0.5, dry_sequence_breakers='["\\n"]', top_n_sigma=0, seed=1)[1]["choices"][0]["message"]["content"]
+        self.assertEqual(said, "temp 0.5 top-p 1 top-k 0 min-p 0 repeat-penalty 1 seed 1 max -1 dry-multiplier 0.5 dry-base 1.75 dry-allowed-length 2 dry-penalty-last-n -1 breaker <\n>")
         j = self.s.chat("long", max_tokens=5)[1]
         self.assertEqual((j["choices"][0]["message"]["content"], j["choices"][0]["finish_reason"]), ("word0", "length"))
         j = self.s.chat("long", stop=["zzz", "word3"])[1]
@@ -201,6 +205,7 @@ class Protocol(Case):
                            (ask("x", stream="yes"), "stream: must be true or false"), (ask("x", stream_options=[]), "stream_options: must be an object"),
                            (ask("x", stream_options={"include_usage": 1}), "include_usage: must be true or false"), (ask("x", store="no"), "store"), (ask("x", parallel_tool_calls=1), "parallel_tool_calls"), (ask("x", user=5), "user: must be a string"),
                            (ask("x", reasoning_effort=3), "reasoning_effort: must be a string"), (ask("x", n=1.5), "n: must be"), (ask("x", repeat_penalty=0), "repeat_penalty"),
+                           (ask("x", dry_sequence_breakers=["a", 1]), "dry_sequence_breakers: text 2"), (ask("x", dry_sequence_breakers="a"), "dry_sequence_breakers: 'a' is not a JSON list"), (ask("x", dry_multiplier=-1), "dry_multiplier"), (ask("x", dry_base=0.5), "dry_base"),
                            (ask("x", tools=[{"type": 3}]), "tools[0].type"), (ask("x", tool_choice="any"), "tool_choice: must be"),
                            ({"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y", "function_call": {"name": "a", "arguments": ""}}, {"role": "user", "content": "z"}]}, "messages[1].function_call"),
                            (ask("x", add_generation_prompt="no"), "add_generation_prompt"), (ask("x", tool_choice={"type": "function", "function": {"name": "a"}}), "tool_choice")):

@@ -52,7 +52,7 @@ change("calls-spaced", "tool calls of DeepSeek-V4.1 are taken for text", "unit_p
 # --- cli/ ---------------------------------------------------------------------------------------------------------------------
 
 OPEN, LOCAL, BATCH, SIG = "cli/open.c", "cli/turn/engine_client_local.c", "cli/modes/batch.c", "cli/terminal/sig.c"
-for option in ("TEMP", "TOP_P", "TOP_K", "MIN_P", "REPEAT_PENALTY", "PRESENCE_PENALTY", "FREQUENCY_PENALTY", "SEED"):
+for option in ("TEMP", "TOP_P", "TOP_K", "MIN_P", "REPEAT_PENALTY", "PRESENCE_PENALTY", "FREQUENCY_PENALTY", "DRY_MULTIPLIER", "DRY_BASE", "DRY_ALLOWED_LENGTH", "DRY_PENALTY_LAST_N", "TOP_N_SIGMA", "SEED"):
     change("option-" + option.lower().replace("_", "-"), "the option does not reach the engine", "e2e_reach", (OPEN, f"if (v[OPT_{option}].text)", "if (0)"))
 change("option-system", "-s has no effect in one-shot mode", "e2e_reach", ("cli/modes/oneshot.c", "v[OPT_SYSTEM].text && conversation_set_system", "0 && conversation_set_system"))
 change("option-raw", "--raw applies the template", "e2e_reach", (LOCAL, "if (a->opts.v[OPT_RAW].on) return 0;", ""), ("cli/modes/oneshot.c", "if (v[OPT_RAW].on) rc", "if (0) rc"))

@@ -288,6 +288,15 @@ change("sample-penalty", "the repeat penalty raises negative logits", "unit_samp
 change("sample-answer-from", "the presence penalty counts the prompt", "unit_sample", ("engine/sampling/sample.c", "seen + s->answer_from, n_seen - s->answer_from", "seen, n_seen"))
 change("sample-presence", "the presence penalty is subtracted for each occurrence", "unit_sample", ("engine/sampling/sample.c", "(done[id] ? 0 : s->presence_penalty)", "s->presence_penalty"))
 change("logprobs-order", "equally likely tokens are listed by falling ids", "unit_sample", ("engine/sampling/logprobs.c", "raw[at - 1] < logits[i]", "raw[at - 1] <= logits[i]"))
+DRY = "engine/sampling/dry.c"
+change("dry-tail", "a repetition reaches across its breakers", "unit_dry", (DRY, "const int length = k < tail ? k : tail;", "const int length = k;"))
+change("dry-box", "a match is never longer than the one that holds it", "unit_dry", (DRY, "if (i + k >= right)", "if (i >= right)"))
+change("dry-window", "DRY searches all tokens", "unit_dry", (DRY, "d->last_n < 0 || d->last_n > n ? n : d->last_n", "n"))
+change("dry-longest", "the last match of a token counts, not the longest", "unit_dry", (DRY, " && length > longest[next]", ""))
+change("dry-joined", "a breaker of several tokens is not found", "unit_dry", (DRY, "from = before < m - 1 ? before : m - 1", "from = 0"))
+change("dry-twice", "a token that is sampled again is penalized again", "unit_dry", ("engine/sampling/sample.c", "out.n_bias = 0, out.dry.multiplier = 0;", "out.n_bias = 0;"))
+change("dry-argmax", "greedy answers are not penalized", "unit_dry", ("engine/sampling/sample.c", "!dry_is_on(&s->dry) && ", ""))
+change("sigma-finite", "impossible tokens count in the deviation", "unit_dry", ("engine/sampling/sample.c", "if (isfinite(logits[i])) sum += ", "if (1) sum += "))
 change("sample-position", "every position draws the same random number", "unit_sample", ("engine/sampling/sample.c", "random_at(s->seed, position)", "random_at(s->seed, 0)"))
 change("prefix-too-long", "one token too many of a changed prompt is reused", "unit_engine", ("engine/session/session.c", "s->n_kv = n_kept;", "s->n_kv = n_kept + (n_kept < r->n - 1);"))
 
