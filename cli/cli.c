@@ -18,6 +18,7 @@
 #include "cli/modes/models.h"
 #include "cli/modes/oneshot.h"
 #include "cli/modes/oneshot_json.h"
+#include "cli/modes/perplexity.h"
 #include "cli/modes/plan.h"
 #include "cli/modes/use.h"
 #include "cli/open.h"
@@ -179,6 +180,7 @@ static int run_mode(struct app *a, struct error *e) {
                  {OPT_RENDER, inspect_render},
                  {OPT_TOKENS, inspect_tokens},
                  {OPT_BENCH, bench_run},
+                 {OPT_PERPLEXITY, perplexity_run},
                  {OPT_SERVE, serve_run},
                  {OPT_STATUS, resident_status_print},
                  {OPT_STOP, resident_status_stop},

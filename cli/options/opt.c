@@ -490,6 +490,7 @@ static int check_combinations(const struct opts *o, struct error *e) {
     if (mode != OPT_SERVE && v[OPT_IDLE].origin == ORIGIN_FLAG) return error_set(e, ERR_USAGE, "--idle needs --serve");
     if (mode != OPT_SERVE && mode != OPT_BATCH && v[OPT_PARALLEL].origin == ORIGIN_FLAG)
         return error_set(e, ERR_USAGE, "--parallel needs --serve or --batch");
+    if (v[OPT_KL].text && mode != OPT_PERPLEXITY) return error_set(e, ERR_USAGE, "--kl needs --perplexity FILE");
     if (mode != OPT_PLAN && v[OPT_ARCH].text) return error_set(e, ERR_USAGE, "--arch needs --plan");
     if (v[OPT_VAR].n_items && !v[OPT_PROMPT_FILE].text) return error_set(e, ERR_USAGE, "--var needs --prompt-file");
     return 0;

@@ -115,6 +115,8 @@ enum opt_id {
     OPT_LOGITS_OUT,
     OPT_IDS,
     OPT_BENCH,
+    OPT_PERPLEXITY,
+    OPT_KL,
     OPT_PLAN,
     OPT_ARCH,
     OPT_PRINT_CONFIG,

@@ -227,6 +227,11 @@ const struct opt_def opt_table[OPT_COUNT] = {
 
     [OPT_BENCH] = {"bench", 0, OPT_FLAG_CHOICE, OPT_SELECTS_MODE, MEASURE, "kernels", "kernels",
                    .help = "measure the model, or every kernel, against this machine's limits"},
+    [OPT_PERPLEXITY] = {"perplexity", 0, OPT_TEXT, OPT_SELECTS_MODE | OPT_FILE_PATH, MEASURE, "FILE",
+                        .help =
+                            "measure how well the model predicts the text of FILE, in windows of -c N tokens (512)"},
+    [OPT_KL] = {"kl", 0, OPT_TEXT, 0, MEASURE, "MODEL",
+                .help = "with --perplexity: how far its predictions are from those of MODEL", .names = "models"},
     [OPT_PLAN] = {"plan", 0, OPT_TEXT, OPT_SELECTS_MODE, MEASURE, "MACHINE",
                   .help = "predict the speeds of a described machine; --plan list shows the known ones",
                   .names = "machines"},

@@ -383,5 +383,11 @@ change("models-place", "a saved chat has the path of a blob", "e2e_models", ("cl
 change("models-parts", "the beginning of a name counts as little as a part of it", "e2e_models", ("cli/options/model_path.c", "!strncasecmp(last, text, k)) return 2;", "!strncasecmp(last, text, k)) return 1;"))
 change("verbs-model", "a verb takes the words of a question to a model", "e2e_habits", ("cli/options/opt.c", "(n > 1 && has_model && v->object != VERB_REFUSED)", "false"))
 change("arrow-first", "Arrow-Up does nothing at the first prompt", "e2e_habits", ("cli/terminal/line.c", ".history_index = h->n, ", ""))
+PERPLEXITY = "cli/modes/perplexity.c"
+change("perplexity-half", "the first half of a window counts", "e2e_perplexity", (PERPLEXITY, "return p->window / 2;", "return 0;"))
+change("perplexity-bos", "windows begin with their own first token", "e2e_perplexity", (PERPLEXITY, "if (bos >= 0) copy[0] = bos;", ""))
+change("perplexity-kl", "the divergence is that of the reference from the model", "e2e_perplexity", (PERPLEXITY, "divergence += exp(log_p) *", "divergence += exp((double)logits[i] - sum) *"))
+change("perplexity-error", "the standard error is that of one token", "e2e_perplexity", (PERPLEXITY, "variance / (double)(m->n - 1)", "variance"))
+change("perplexity-ids", "models with other vocabularies are compared", "e2e_perplexity", (PERPLEXITY, "other.n != p->ids.n ||", "0 && "))
 change("think-limit-stop", "an answer may end where its thinking must be closed", "e2e_thinking", ("cli/turn/think_limit.c", "->is_ending ? FILTER_OPEN : FILTER_COMPLETE", "->is_ending ? FILTER_COMPLETE : FILTER_COMPLETE"))
 change("think-limit-count", "thinking goes on for one token after its limit", "e2e_thinking", ("cli/turn/think_limit.c", "++t->n_thought >= t->limit", "++t->n_thought > t->limit"))
