@@ -3,6 +3,7 @@
 #include "cli/chat/chat_tools.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "cli/chat/chat_session.h"
 #include "cli/chat/chat_turn.h"
@@ -18,8 +19,15 @@ static const char stopped_by_user[] = "the user stopped the answer";
 
 static void show_call(struct repl *r, const struct chat_session *t) {
     struct buf b = {0};
-    tool_round_show_call(tool_round_call(&t->round), &b);
-    screen_print_styled(r, "\033[2m", "", b.data ? b.data : "", b.len);
+    tool_round_show_next(&t->round, &b);
+    const char *at = b.data ? b.data : "", *const end = at + b.len;
+    while (at < end) { /* the first line, and those of differences */
+        const char *line_end = memchr(at, '\n', (size_t)(end - at));
+        const size_t n = (size_t)((line_end ? line_end : end) - at);
+        const char *style = at == b.data ? "\033[2m" : *at == '+' ? "\033[32m" : *at == '-' ? "\033[31m" : "";
+        screen_print_styled(r, style, "", at, n);
+        at += n + (line_end != NULL);
+    }
     buf_free(&b);
 }
 
@@ -82,7 +90,7 @@ static void show_running(struct repl *r, struct chat_session *t) {
 static void run_call(struct repl *r, struct chat_session *t, const struct tool *tool, bool front) {
     struct error e;
     t->round.n_run++;
-    if (tool_job_start(&t->job, tool, &tool_round_call(&t->round)->arguments, &e)) {
+    if (tool_job_start(&t->job, tool, &tool_round_call(&t->round)->arguments, t->round.seen, &e)) {
         report_error(&e);
         chat_tools_abandon(r, t, "an error ended the answer");
     } else if (front) show_running(r, t);

@@ -16,11 +16,11 @@ static bool is_stopped(void) { return sig_interrupted() || sig_terminated(); }
 static int stop(struct error *e) { return error_set(e, ERR_CANCELLED, "stopped"); }
 
 /* Shows a call on stderr. It is part of a question, or a note. */
-static void show_call(const struct app *a, const struct tool_call *call, bool asks) {
+static void show_call(const struct app *a, const struct tool_round *q, bool asks) {
     struct buf b = {0};
     if (!asks && a->opts.v[OPT_QUIET].on) return;
     buf_str(&b, "hearth: ");
-    tool_round_show_call(call, &b);
+    tool_round_show_next(q, &b);
     if (!b.failed) progress_print(b.data);
     buf_free(&b);
 }
@@ -50,13 +50,13 @@ static int ask(const struct app *a, const struct tool_call *call, struct tool *t
 }
 
 /* Waits for the end of a call. Signals stop it. */
-static int run_call(const struct tool *tool, const struct tool_call *call, struct engine_client *s,
-                    struct tool_result *r, struct error *e) {
+static int run_call(const struct tool *tool, const struct tool_round *q, struct engine_client *s, struct tool_result *r,
+                    struct error *e) {
     enum { TICK_MS = 250 };
     struct pollfd fd = {.fd = sig_fd(), .events = POLLIN};
     struct tool_job *job;
     char what[TOOL_NAME_MAX + 16];
-    TRY(tool_job_start(&job, tool, &call->arguments, e));
+    TRY(tool_job_start(&job, tool, &tool_round_call(q)->arguments, q->seen, e));
     sig_defer(tool_job_cancel, job);
     if (is_stopped()) tool_job_cancel(job); /* the signal came before sig_defer */
     snprintf(what, sizeof what, "running %s", tool->definition.name);
@@ -77,13 +77,13 @@ static int handle_call(struct app *a, struct tool_round *q, enum tool_step step,
                        struct engine_client *s, struct tool_result *r, struct error *e) {
     const struct tool_call *call = tool_round_call(q);
     enum tool_consent consent = TOOL_CONSENT_YES;
-    show_call(a, call, step == TOOL_STEP_ASK);
+    show_call(a, q, step == TOOL_STEP_ASK);
     oneshot_json_call(a, call);
     if (step == TOOL_STEP_ASK) TRY(ask(a, call, tool, &consent, e));
     if (consent == TOOL_CONSENT_NO) return tool_round_refuse(r), 0;
     if (step == TOOL_STEP_RESULT) return 0;
     q->n_run++;
-    return run_call(tool, call, s, r, e);
+    return run_call(tool, q, s, r, e);
 }
 
 static const char *why_abandoned(int code) {

@@ -437,7 +437,7 @@ enum opt_id opt_mode(const struct opts *o) {
 /* Checks the options that constrain answers: at most one, for answers that are shown as they are. */
 static int check_constraints(const struct opts *o, enum opt_id mode, struct error *e) {
     static const enum opt_id ids[] = {OPT_SCHEMA, OPT_JSON_OBJECT, OPT_REGEX, OPT_GRAMMAR, OPT_CHOICES},
-                             excluded[] = {OPT_EXTRACT, OPT_UNTIL, OPT_TOOL, OPT_MCP, OPT_THINK_LIMIT};
+                             excluded[] = {OPT_EXTRACT, OPT_UNTIL, OPT_TOOL, OPT_MCP, OPT_AGENT, OPT_THINK_LIMIT};
     enum opt_id given = OPT_COUNT, other = mode == OPT_BATCH ? OPT_COUNT : mode;
     for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
         if (!o->v[ids[i]].text) continue;
@@ -459,8 +459,9 @@ static int check_combinations(const struct opts *o, struct error *e) {
         if (opt_table[id].flags & OPT_SELECTS_MODE && v[id].origin == ORIGIN_FLAG)
             return error_set(e, ERR_USAGE, "--%s and --%s cannot be combined", opt_table[mode].name,
                              opt_table[id].name);
-    static const enum opt_id for_prompts[] = {OPT_PROMPT,   OPT_PROMPT_FILE, OPT_FILE, OPT_EXTRACT, OPT_SAVE,
-                                              OPT_CONTINUE, OPT_LAST,        OPT_TOOL, OPT_MCP,     OPT_ALLOW};
+    static const enum opt_id for_prompts[] = {OPT_PROMPT, OPT_PROMPT_FILE, OPT_FILE, OPT_EXTRACT,
+                                              OPT_SAVE,   OPT_CONTINUE,    OPT_LAST, OPT_TOOL,
+                                              OPT_MCP,    OPT_AGENT,       OPT_ALLOW};
     for (size_t i = 0; i < sizeof for_prompts / sizeof *for_prompts && mode != OPT_COUNT; i++)
         if (v[for_prompts[i]].origin == ORIGIN_FLAG)
             return error_set(e, ERR_USAGE, "--%s and --%s cannot be combined%s", opt_table[mode].name,
@@ -472,7 +473,7 @@ static int check_combinations(const struct opts *o, struct error *e) {
                  {OPT_RAW, OPT_TEMPLATE},       {OPT_RAW, OPT_SAVE},       {OPT_RAW, OPT_CONTINUE},
                  {OPT_EXTRACT, OPT_JSON_LINES}, {OPT_LOGITS_OUT, OPT_IDS}, {OPT_RAW, OPT_LAST},
                  {OPT_LAST, OPT_CONTINUE},      {OPT_NO_SAVE, OPT_SAVE},   {OPT_PROMPT, OPT_PROMPT_FILE},
-                 {OPT_RAW, OPT_TOOL},           {OPT_RAW, OPT_MCP}};
+                 {OPT_RAW, OPT_TOOL},           {OPT_RAW, OPT_MCP},        {OPT_RAW, OPT_AGENT}};
     for (size_t i = 0; i < sizeof apart / sizeof *apart; i++)
         if (v[apart[i].a].origin == ORIGIN_FLAG && v[apart[i].b].origin == ORIGIN_FLAG)
             return error_set(e, ERR_USAGE, "--%s and --%s cannot be combined", opt_table[apart[i].a].name,

@@ -66,6 +66,7 @@ enum opt_id {
     OPT_CHOICES,
     OPT_TOOL,
     OPT_MCP,
+    OPT_AGENT,
     OPT_ALLOW,
     OPT_TOOL_CHOICE,
     OPT_MAX_CALLS,

@@ -125,6 +125,8 @@ const struct opt_def opt_table[OPT_COUNT] = {
                   .help = "a tool that the model may call: JSON with its definition and its command; repeatable"},
     [OPT_MCP] = {"mcp", 0, OPT_LIST, 0, TOOLS, "COMMAND",
                  .help = "an MCP server to start, whose tools the model may call; repeatable"},
+    [OPT_AGENT] = {"agent", 0, OPT_TEXT, OPT_FILE_PATH, TOOLS, "DIR",
+                   .help = "let the model read and, after a question, change files of DIR and run commands in it"},
     [OPT_ALLOW] = {"allow", 0, OPT_LIST, 0, TOOLS, "NAME",
                    .help = "run the tool NAME, or all, without a question; repeatable (ask)"},
     [OPT_TOOL_CHOICE] = {"tool-choice", 0, OPT_TEXT, 0, TOOLS, "NAME", .def = "auto",

@@ -49,7 +49,7 @@ static char **make_environment(char *mark) {
 }
 
 /* Sets what the child gets: its three descriptors, its session, and the default reaction to signals. */
-static int spawn(pid_t *pid, const char *const *argv, const int ends[3], char **env) {
+static int spawn(pid_t *pid, const char *const *argv, const int ends[3], int dir, char **env) {
     posix_spawn_file_actions_t files;
     posix_spawnattr_t attr;
     sigset_t none, ignored;
@@ -61,6 +61,7 @@ static int spawn(pid_t *pid, const char *const *argv, const int ends[3], char **
     if (posix_spawnattr_init(&attr)) return posix_spawn_file_actions_destroy(&files), ENOMEM;
     int rc = 0;
     for (int i = 0; i < 3 && !rc; i++) rc = posix_spawn_file_actions_adddup2(&files, ends[i], i);
+    if (!rc && dir) rc = posix_spawn_file_actions_addfchdir_np(&files, dir);
     if (!rc) rc = posix_spawn_file_actions_addclosefrom_np(&files, 3);
     if (!rc) rc = posix_spawnattr_setsigmask(&attr, &none);
     if (!rc) rc = posix_spawnattr_setsigdefault(&attr, &ignored);
@@ -71,7 +72,7 @@ static int spawn(pid_t *pid, const char *const *argv, const int ends[3], char **
     return rc;
 }
 
-int child_start(struct child *c, const char *const *argv, struct error *e) {
+int child_start(struct child *c, const char *const *argv, int dir, struct error *e) {
     int pipes[3][2] = {{-1, -1}, {-1, -1}, {-1, -1}}, rc = 0;
     const unsigned number = child_orphans_number();
     char mark[CHILD_MARK_BYTES];
@@ -83,7 +84,7 @@ int child_start(struct child *c, const char *const *argv, struct error *e) {
     *c = (struct child){.in = pipes[0][1], .out = pipes[1][0], .err = pipes[2][0], .number = number};
     child_orphans_add(c);
     pid_t pid;
-    if (!rc) rc = env ? spawn(&pid, argv, theirs, env) : ENOMEM;
+    if (!rc) rc = env ? spawn(&pid, argv, theirs, dir, env) : ENOMEM;
     if (!rc) child_orphans_started(c, pid);
     for (int i = 0; i < 3; i++)
         if (theirs[i] >= 0) close(theirs[i]);

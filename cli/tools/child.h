@@ -17,8 +17,9 @@ struct child {
 /* Finds the program in PATH, unless its name has a slash. ERR_USAGE if there is none that can be executed: for errors
  * before anything else starts. */
 int child_find_program(const char *name, struct error *e);
-/* Starts argv[0], found in PATH unless it has a slash. ERR_RUNTIME, ERR_MEMORY; nothing remains then. */
-int child_start(struct child *c, const char *const *argv, struct error *e);
+/* Starts argv[0], found in PATH unless it has a slash, in an open directory (0: this process's). ERR_RUNTIME,
+ * ERR_MEMORY; nothing remains then. */
+int child_start(struct child *c, const char *const *argv, int dir, struct error *e);
 void child_close(int *fd); /* closes one end, if it is open */
 /* Reads what has arrived. Returns the number of bytes; 0: nothing yet; -1: the end, *fd is closed. */
 ssize_t child_read(int *fd, void *data, size_t cap);

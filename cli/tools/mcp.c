@@ -265,7 +265,7 @@ static int start_again(struct mcp *m, struct error *e) {
     m->child = (struct child){.in = -1, .out = -1, .err = -1};
     m->in.len = m->unsent.len = m->err.len = m->n_parsed = 0;
     m->broken = false;
-    return child_start(&m->child, m->argv, e);
+    return child_start(&m->child, m->argv, 0, e);
 }
 
 /* Finds the revision that both sides speak. A server that was too slow for the probe, and answers it later, refuses
@@ -287,7 +287,7 @@ int mcp_open(struct mcp **out, const char *command, struct error *e) {
     pthread_mutex_init(&m->lock, NULL);
     m->child = (struct child){.in = -1, .out = -1, .err = -1};
     int rc = split_command(m, command, e);
-    if (!rc) rc = child_start(&m->child, m->argv, e);
+    if (!rc) rc = child_start(&m->child, m->argv, 0, e);
     if (!rc) rc = negotiate(m, e);
     if (rc) mcp_close(out);
     return rc;

@@ -14,13 +14,14 @@ enum {
 
 struct tool_command {  /* a program and the limits of a run */
     const char **argv; /* NULL-terminated */
+    int dir;           /* an open directory, in which it runs; 0: hearth's own */
     double timeout_s;
     size_t max_output; /* bytes */
 };
 struct tool_definition { /* strings are in the arena or in the parsed text */
     const char *name;
     const struct json *description, *parameters; /* a text, a JSON schema of an object; NULL: none */
-    struct tool_command command;                 /* argv NULL: an MCP server runs it */
+    struct tool_command command;                 /* argv NULL: an MCP server or an agent runs it */
 };
 /* Reads a tool file: {"name", "description", "parameters", "command", "timeout", "output"}, the first three also as
  * members of "function". ERR_USAGE names the member that is wrong. */

@@ -11,6 +11,7 @@ struct tool_job {
     pthread_t thread;
     const struct tool *tool;
     struct buf arguments;
+    uint64_t seen;
     struct tool_result result;
     _Atomic bool has_ended;
     int cancel_fd;
@@ -18,7 +19,7 @@ struct tool_job {
 
 static void *job_thread(void *job) {
     struct tool_job *j = job;
-    tool_set_run(j->tool, &j->arguments, j->cancel_fd, &j->result);
+    tool_set_run(j->tool, &j->arguments, j->seen, j->cancel_fd, &j->result);
     atomic_store(&j->has_ended, true);
     sig_wake();
     return NULL;
@@ -31,10 +32,12 @@ static void job_free(struct tool_job *j) {
     mem_free(j);
 }
 
-int tool_job_start(struct tool_job **out, const struct tool *t, const struct buf *arguments, struct error *e) {
+int tool_job_start(struct tool_job **out, const struct tool *t, const struct buf *arguments, uint64_t seen,
+                   struct error *e) {
     struct tool_job *j = *out = mem_calloc(1, sizeof *j);
     if (!j) return error_set(e, ERR_MEMORY, "no memory");
     j->tool = t;
+    j->seen = seen;
     j->cancel_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     int rc = buf_add(&j->arguments, arguments->data, arguments->len) ? error_set(e, ERR_MEMORY, "no memory") : 0;
     if (!rc && j->cancel_fd < 0) rc = error_set(e, ERR_RUNTIME, "no descriptor for a tool call");

@@ -74,7 +74,9 @@ static enum run_end wait_for_end(struct run *r, int cancel_fd) {
 }
 
 static void describe_end(const struct run *r, enum run_end end, int status, struct tool_result *out) {
-    const bool cut_short = r->is_cut && WIFSIGNALED(status) && WTERMSIG(status) == SIGPIPE;
+    const bool of_pipe = WIFSIGNALED(status) ? WTERMSIG(status) == SIGPIPE /* or a shell's, whose program it ended */
+                                             : WIFEXITED(status) && WEXITSTATUS(status) == 128 + SIGPIPE,
+               cut_short = r->is_cut && of_pipe;
     if (r->is_cut) tool_result_note(out, "cut at %zu bytes", r->command->max_output);
     if (end == RUN_CANCELLED) {
         out->status = TOOL_STOPPED;
@@ -84,7 +86,8 @@ static void describe_end(const struct run *r, enum run_end end, int status, stru
     if (end == RUN_TIMED_OUT) tool_result_note(out, "stopped after %g s, its limit of time", r->command->timeout_s);
     else if (WIFSIGNALED(status) && !cut_short)
         tool_result_note(out, "ended by signal %d: %s", WTERMSIG(status), strsignal(WTERMSIG(status)));
-    else if (WIFEXITED(status) && WEXITSTATUS(status)) tool_result_note(out, "exit status %d", WEXITSTATUS(status));
+    else if (WIFEXITED(status) && WEXITSTATUS(status) && !cut_short)
+        tool_result_note(out, "exit status %d", WEXITSTATUS(status));
     else return;
     out->status = TOOL_FAILED;
     if (!r->err.len) return;
@@ -97,7 +100,7 @@ void tool_process_run(const struct tool_command *c, const char *input, size_t n,
     const double start = clock_now();
     struct run r = {.command = c, .input = input, .n_input = n};
     struct error e;
-    if (child_start(&r.child, c->argv, &e)) {
+    if (child_start(&r.child, c->argv, c->dir, &e)) {
         out->status = TOOL_FAILED;
         out->text.failed = e.code == ERR_MEMORY; /* ends the answer */
         tool_result_note(out, "%s", e.text);

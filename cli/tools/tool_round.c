@@ -72,6 +72,8 @@ enum tool_step tool_round_step(struct tool_round *q, const struct app *a, struct
     const struct opt_value *limit = &a->opts.v[OPT_MAX_CALLS];
     const int most = limit->text ? (int)limit->integer : TOOL_ROUND_MOST_CALLS;
     *r = (struct tool_result){0};
+    buf_free(&q->preview);
+    q->seen = 0;
     if (q->n_done == q->calls.n) return TOOL_STEP_TURN;
     if (q->n_run >= most) {
         q->is_over = true;
@@ -82,6 +84,16 @@ enum tool_step tool_round_step(struct tool_round *q, const struct app *a, struct
     if (!(*tool = tool_set_find(a->tools, &tool_round_call(q)->name))) {
         q->n_run++; /* a model that repeats such calls comes to an end, too */
         put_unknown(a->tools, r);
+        return TOOL_STEP_RESULT;
+    }
+    if ((*tool)->ready &&
+        !agent_tool_preview((*tool)->agent, (*tool)->ready, &tool_round_call(q)->arguments, &q->preview, &q->seen, r)) {
+        q->n_run++; /* it would fail: there is nothing to ask about */
+        return TOOL_STEP_RESULT;
+    }
+    if (q->preview.failed) { /* ends the answer: the user would see a part of the differences */
+        r->status = TOOL_FAILED;
+        r->text.failed = true;
         return TOOL_STEP_RESULT;
     }
     return (*tool)->allowed ? TOOL_STEP_RUN : TOOL_STEP_ASK;
@@ -138,20 +150,34 @@ void tool_round_put_result(const struct tool_result *r, struct buf *b) {
     out_json_string(b, r->text.data ? r->text.data : "", r->text.len);
 }
 
-void tool_round_show_call(const struct tool_call *call, struct buf *out) {
+static void put_sanitized(const struct buf *text, struct buf *out) {
     struct sanitizer filter = {0};
+    sanitize_add(&filter, text->data ? text->data : "", text->len, out);
+    sanitize_flush(&filter, out);
+    out->failed |= text->failed;
+}
+
+void tool_round_show_call(const struct tool_call *call, struct buf *out) {
     struct buf line = {0};
     buf_str(out, "call of ");
     buf_fmt(&line, "%s %s", call->name.data, call->arguments.data);
     for (size_t i = 0; i < line.len; i++) /* a name that no tool has can contain them */
         if (line.data[i] == '\n' || line.data[i] == '\t') line.data[i] = ' ';
-    sanitize_add(&filter, line.data ? line.data : "", line.len, out);
-    sanitize_flush(&filter, out);
-    out->failed |= line.failed;
+    put_sanitized(&line, out);
     buf_free(&line);
+}
+
+void tool_round_show_next(const struct tool_round *q, struct buf *out) {
+    if (!q->preview.len) {
+        tool_round_show_call(tool_round_call(q), out);
+        return;
+    }
+    buf_fmt(out, "call of %s ", tool_round_call(q)->name.data); /* a tool has this name */
+    put_sanitized(&q->preview, out);
 }
 
 void tool_round_free(struct tool_round *q) {
     tool_calls_free(&q->calls);
+    buf_free(&q->preview);
     *q = (struct tool_round){0};
 }

@@ -9,6 +9,8 @@ struct tool_round {          /* empty when zero-initialised */
     size_t n_done;           /* number of calls that have a result: the first ones */
     int n_run;               /* calls of this answer that have run */
     bool is_over;            /* the answer has reached --max-calls: no further turn */
+    struct buf preview;      /* of the next call, if it changes a file: the path and the differences */
+    uint64_t seen;           /* what they were made from: agent_tool_preview() */
 };
 /* Takes the calls of a turn that has ended well, with ids that are unique in the conversation. calls.n is 0 if it has
  * none, or what it wrote is not a call. ERR_MEMORY. */
@@ -39,4 +41,6 @@ void tool_round_put_call(const struct tool_call *call, struct buf *b);
 void tool_round_put_result(const struct tool_result *r, struct buf *b);
 /* Appends name and arguments as one line without control characters, also outside a terminal. */
 void tool_round_show_call(const struct tool_call *call, struct buf *out);
+/* The same of the next call; one that changes a file is shown by the differences, on several lines. */
+void tool_round_show_next(const struct tool_round *q, struct buf *out);
 void tool_round_free(struct tool_round *q);

@@ -23,12 +23,14 @@ struct tool *tool_set_find(const struct tool_set *s, const struct buf *name) {
     return find_name(s, name->data ? name->data : "", name->len);
 }
 
-static int add_tool(struct app *a, const struct tool_definition *d, struct mcp *server, struct error *e) {
+/* Adds a tool, from which the other members are copied. */
+static int add_tool(struct app *a, const struct tool_definition *d, struct tool tool, struct error *e) {
     struct tool_set *s = a->tools;
     if (find_name(s, d->name, strlen(d->name))) return error_set(e, ERR_USAGE, "another tool has the name %s", d->name);
     if (s->n == TOOLS_MAX) return error_set(e, ERR_USAGE, "there are %d tools, the most", TOOLS_MAX);
     if (mem_grow(&s->v, &s->cap, s->n + 1, sizeof *s->v)) return error_set(e, ERR_MEMORY, "no memory");
-    s->v[s->n++] = (struct tool){.definition = *d, .server = server};
+    tool.definition = *d;
+    s->v[s->n++] = tool;
     buf_str(&a->tool_list, s->n > 1 ? ", " : "[");
     tool_definition_put(d, &a->tool_list);
     return a->tool_list.failed ? error_set(e, ERR_MEMORY, "no memory") : 0;
@@ -48,7 +50,7 @@ static int read_file(struct app *a, const char *path, struct error *e) {
     if (rc) return rc == ERR_MODEL ? (e->code = ERR_USAGE) : rc;
     rc = tool_definition_parse(&a->tools->arena, &root, &d, e);
     if (!rc && (rc = child_find_program(d.command.argv[0], e))) error_prefix(e, "command");
-    if (!rc) rc = add_tool(a, &d, NULL, e);
+    if (!rc) rc = add_tool(a, &d, (struct tool){0}, e);
     return rc ? error_prefix(e, "%s", path) : 0;
 }
 
@@ -65,7 +67,7 @@ static int add_listed(void *ctx, const struct json *tool, struct error *e) {
     struct arena *arena = &l->app->tools->arena;
     const struct json *name = json_get(tool, "name");
     int rc = tool_definition_parse_mcp(arena, tool, &d, e);
-    if (!rc) rc = add_tool(l->app, &d, l->server, e);
+    if (!rc) rc = add_tool(l->app, &d, (struct tool){.server = l->server}, e);
     if (rc == ERR_USAGE) {
         if (l->n_left_out++ >= MOST_NOTES) return 0;
         report_note("--mcp %s: tool %.*s is left out: %s", mcp_name(l->server),
@@ -86,6 +88,20 @@ static int open_server(struct app *a, const char *command, struct error *e) {
     if (l.n_left_out > MOST_NOTES)
         report_note("--mcp %s: %zu more tools are left out", mcp_name(l.server), l.n_left_out - MOST_NOTES);
     return rc;
+}
+
+/* Adds the ready tools. Those that read are allowed: the user has named the directory for it. */
+static int open_agent(struct app *a, const char *dir, struct error *e) {
+    struct tool_set *s = a->tools;
+    const struct agent_tool *t;
+    struct tool_definition d;
+    TRY(agent_open(&s->agent, dir, e));
+    for (size_t i = 0; (t = agent_tool(i)); i++) {
+        const struct tool tool = {.ready = t, .agent = s->agent, .allowed = agent_tool_reads(t)};
+        TRY(agent_tool_define(t, &s->arena, &d, e));
+        TRY(add_tool(a, &d, tool, e));
+    }
+    return 0;
 }
 
 /* --- options ---------------------------------------------------------------------------------- */
@@ -120,16 +136,18 @@ static int finish_list(struct app *a, struct error *e) {
 int tool_set_open(struct app *a, struct error *e) {
     static const enum opt_id need_tools[] = {OPT_ALLOW, OPT_TOOL_CHOICE};
     const struct opt_value *files = &a->opts.v[OPT_TOOL], *servers = &a->opts.v[OPT_MCP];
-    if (!files->n_items && !servers->n_items) {
+    const char *dir = a->opts.v[OPT_AGENT].text;
+    if (!files->n_items && !servers->n_items && !dir) {
         for (size_t i = 0; i < sizeof need_tools / sizeof *need_tools; i++)
             if (a->opts.v[need_tools[i]].origin == ORIGIN_FLAG)
-                return error_set(e, ERR_USAGE, "--%s needs --tool or --mcp", opt_table[need_tools[i]].name);
+                return error_set(e, ERR_USAGE, "--%s needs --tool, --mcp or --agent", opt_table[need_tools[i]].name);
         return 0;
     }
     struct tool_set *s = a->tools = mem_calloc(1, sizeof *s);
     if (!s || !(s->servers = mem_calloc(servers->n_items + 1, sizeof *s->servers)))
         return error_set(e, ERR_MEMORY, "no memory");
     child_orphans_begin();
+    if (dir && open_agent(a, dir, e)) return error_prefix(e, "--agent");
     for (size_t i = 0; i < files->n_items; i++)
         if (read_file(a, files->items[i], e)) return error_prefix(e, "--tool");
     if (servers->n_items) progress_begin("starting the MCP servers");
@@ -146,6 +164,7 @@ void tool_set_close(struct app *a) {
     buf_free(&a->tool_list);
     if (!s) return;
     for (size_t i = 0; i < s->n_servers; i++) mcp_close(&s->servers[i]);
+    agent_close(&s->agent);
     mem_free(s->servers);
     mem_free(s->v);
     arena_free(&s->forced);
@@ -158,7 +177,9 @@ int tool_set_check_model(const struct app *a, struct error *e) {
     return error_set(e, ERR_USAGE,
                      "--%s: this model's chat template has no tools; choose a model that has with -m, or a template "
                      "with --template FILE",
-                     a->opts.v[OPT_TOOL].n_items ? "tool" : "mcp");
+                     a->opts.v[OPT_TOOL].n_items  ? "tool"
+                     : a->opts.v[OPT_MCP].n_items ? "mcp"
+                                                  : "agent");
 }
 
 /* --- calls ------------------------------------------------------------------------------------ */
@@ -182,7 +203,9 @@ int tool_set_force(struct app *a, struct prompt *p, struct error *e) {
     return p->body.failed ? error_set(e, ERR_MEMORY, "no memory") : 0;
 }
 
-void tool_set_run(const struct tool *t, const struct buf *arguments, int cancel_fd, struct tool_result *r) {
-    if (t->server) mcp_call(t->server, &t->definition, arguments->data, cancel_fd, r);
+void tool_set_run(const struct tool *t, const struct buf *arguments, uint64_t seen, int cancel_fd,
+                  struct tool_result *r) {
+    if (t->ready) agent_tool_run(t->agent, t->ready, arguments, seen, cancel_fd, r);
+    else if (t->server) mcp_call(t->server, &t->definition, arguments->data, cancel_fd, r);
     else tool_process_run(&t->definition.command, arguments->data, arguments->len, cancel_fd, r);
 }

@@ -1,14 +1,17 @@
 #pragma once
-/* The tools of a run: --tool files and the tools of --mcp servers, and what the user has allowed. Nothing runs that the
- * user has not allowed, once or for the whole run. */
+/* The tools of a run: --tool files, the tools of --mcp servers and of --agent, and what the user has allowed. Nothing
+ * runs that the user has not allowed, once or for the whole run. */
 #include "cli/app.h"
+#include "cli/tools/agent.h"
 #include "cli/tools/mcp.h"
 #include "cli/turn/prompt.h"
 
 struct tool {
     struct tool_definition definition;
-    struct mcp *server; /* NULL: a command */
-    bool allowed;       /* runs without a question */
+    struct mcp *server;             /* NULL: a command, or a ready tool */
+    const struct agent_tool *ready; /* a tool of --agent; NULL: none */
+    const struct agent *agent;
+    bool allowed; /* runs without a question */
 };
 struct tool_set {
     struct arena arena;
@@ -16,13 +19,14 @@ struct tool_set {
     size_t n, cap;
     struct mcp **servers;
     size_t n_servers;
+    struct agent *agent; /* NULL: without --agent */
     struct json list;    /* the definitions, as `tools` of a chat-completions request */
     struct arena forced; /* grammar of a required call */
     struct grammar_source source;
 };
 
-/* Reads --tool and --mcp into a->tools, starts the servers, and applies --allow and --tool-choice. Without tools
- * a->tools stays NULL. ERR_USAGE names the option, the file and the member that is wrong. */
+/* Reads --agent, --tool and --mcp into a->tools, starts the servers, and applies --allow and --tool-choice. Without
+ * tools a->tools stays NULL. ERR_USAGE names the option, the file and the member that is wrong. */
 int tool_set_open(struct app *a, struct error *e);
 void tool_set_close(struct app *a);
 /* ERR_USAGE if the chat template of the open model has no tools. */
@@ -33,5 +37,7 @@ struct tool *tool_set_find(const struct tool_set *s, const struct buf *name); /*
  * required. */
 int tool_set_force(struct app *a, struct prompt *p, struct error *e);
 
-/* Runs a tool, in any thread, until it ends or cancel_fd is readable. arguments: a JSON object. */
-void tool_set_run(const struct tool *t, const struct buf *arguments, int cancel_fd, struct tool_result *r);
+/* Runs a tool, in any thread, until it ends or cancel_fd is readable. arguments: a JSON object. seen: of
+ * agent_tool_preview. */
+void tool_set_run(const struct tool *t, const struct buf *arguments, uint64_t seen, int cancel_fd,
+                  struct tool_result *r);

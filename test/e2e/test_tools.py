@@ -202,7 +202,7 @@ class Pipe(Tools):
 
     def test_refused_options(self):
         good = self.tool("good", "cat")
-        for args, what in (((["--allow", "x"]), "--allow needs --tool or --mcp"), (["--tool-choice", "x"], "--tool-choice needs"), (["--tool", good, "--tool", good], "another tool has the name good"),
+        for args, what in (((["--allow", "x"]), "--allow needs --tool, --mcp or --agent"), (["--tool-choice", "x"], "--tool-choice needs"), (["--tool", good, "--tool", good], "another tool has the name good"),
                            (["--tool", good, "--allow", "bad"], "--allow bad: no tool has this name"), (["--tool", good, "--tool-choice", "bad"], "the name of a tool"),
                            (["--tool", good, "--schema", "{}"], "--schema and --tool cannot be combined"), (["--tool", good, "--raw"], "--raw and --tool"), (["--tool", "/none"], "/none"),
                            (["--tool", good, "--max-calls", "0"], "--max-calls"), (["--mcp", ""], "--mcp: a program"), (["--mcp", "cat 'x"], "--mcp: a quote is not closed"), (["--mcp", "/none"], "/none: no program")):
