@@ -1,5 +1,6 @@
 #pragma once
 /* State shared by all modes: options, streams, and the opened model (open.h). */
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -39,6 +40,7 @@ struct app {
     bool noted_limit;               /* a note about --think-limit was printed */
     struct topic *topic;            /* built-in model only; NULL before the first prompt */
     struct engine *engine;
-    struct token_trie *trie; /* the tokenizer's vocabulary by bytes; NULL before the first constrained answer */
-    struct remote *remote;   /* connection to an attached or remote engine; NULL: none */
+    struct token_trie *trie;         /* the tokenizer's vocabulary by bytes; NULL before the first constrained answer */
+    const atomic_bool *stop_opening; /* opening the engine ends when it becomes true; NULL: it does not */
+    struct remote *remote;           /* connection to an attached or remote engine; NULL: none */
 };

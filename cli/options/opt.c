@@ -489,6 +489,9 @@ static int check_combinations(const struct opts *o, struct error *e) {
     if (mode != OPT_SERVE && v[OPT_STRICT].origin == ORIGIN_FLAG)
         return error_set(e, ERR_USAGE, "--strict needs --serve");
     if (mode != OPT_SERVE && v[OPT_IDLE].origin == ORIGIN_FLAG) return error_set(e, ERR_USAGE, "--idle needs --serve");
+    if (mode != OPT_SERVE && (v[OPT_MAX_MODELS].origin == ORIGIN_FLAG || v[OPT_KEEP_ALIVE].origin == ORIGIN_FLAG))
+        return error_set(e, ERR_USAGE, "--%s needs --serve",
+                         v[OPT_MAX_MODELS].origin == ORIGIN_FLAG ? "max-models" : "keep-alive");
     if (mode != OPT_SERVE && mode != OPT_BATCH && v[OPT_PARALLEL].origin == ORIGIN_FLAG)
         return error_set(e, ERR_USAGE, "--parallel needs --serve or --batch");
     if (v[OPT_KL].text && mode != OPT_PERPLEXITY) return error_set(e, ERR_USAGE, "--kl needs --perplexity FILE");

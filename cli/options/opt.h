@@ -82,6 +82,8 @@ enum opt_id {
     OPT_ALLOW_REMOTE,
     OPT_STRICT,
     OPT_IDLE,
+    OPT_MAX_MODELS,
+    OPT_KEEP_ALIVE,
     OPT_PARALLEL,
     OPT_STATUS,
     OPT_STOP,

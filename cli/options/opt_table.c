@@ -158,6 +158,11 @@ const struct opt_def opt_table[OPT_COUNT] = {
                     .help = "with --serve: refuse other models' names and unknown members of requests"},
     [OPT_IDLE] = {"idle", 0, OPT_NUM, SETTING, SERVE, "MINUTES", .lo = 0, .hi = 1e6,
                   .help = "with --serve: exit after so many minutes without a request (never)"},
+    [OPT_MAX_MODELS] =
+        {"max-models", 0, OPT_SIZE, SETTING, SERVE, "N",
+         .help = "with --serve: requests choose among the models of --models; N are open, or a SIZE of them"},
+    [OPT_KEEP_ALIVE] = {"keep-alive", 0, OPT_NUM, SETTING, SERVE, "MINUTES", .lo = 0, .hi = 1e6,
+                        .help = "with --max-models: close a model that is unused for so many minutes (5)"},
     [OPT_PARALLEL] = {"parallel", 0, OPT_INT, SETTING, SERVE, "N", .lo = 1, .hi = 256,
                       .help = "concurrent answers, with --serve (16) or --batch (6, or as many as pay off)"},
     [OPT_STATUS] = {"status", 0, OPT_FLAG, OPT_SELECTS_MODE, SERVE,

@@ -34,6 +34,8 @@ struct api_request {
     bool report_disk_keys;
     bool no_disk_cache; /* nothing of it is written to disk */
     bool load_only;     /* no answer: the client asks whether the model is loaded */
+    bool has_keep;      /* keep_s is given: how long the model stays open when unused; negative: for ever */
+    double keep_s;
     float temperature, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty; /* NAN: absent */
     float dry_multiplier, dry_base, top_n_sigma;                                          /* NAN: absent */
     int dry_allowed_length, dry_penalty_last_n;                                           /* -2: absent */
@@ -66,6 +68,7 @@ struct api_answer { /* the common part of all objects of one reply, and the stat
     const char *code; /* the id without its prefix */
     long long created;
     const char *model;
+    bool is_unloaded;       /* the reply to load_only: the model is closed, instead */
     int n_prompt;           /* tokens */
     int n_blocks, n_events; /* in a stream: blocks begun; events sent */
     bool block_open;        /* the last block is open */

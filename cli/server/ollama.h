@@ -15,6 +15,12 @@ void ollama_error(struct buf *b, int status, const char *code, const char *text)
 /* The answer to a request that only asks to load the model. */
 void ollama_put_loaded(struct buf *b, struct api_answer *a);
 
-/* /api/tags and /api/ps; /api/show. opened: time at which the model was opened, in seconds since 1970. */
-void ollama_put_models(const struct app *a, long long opened, struct buf *b);
+struct ollama_model { /* an element of /api/tags and /api/ps */
+    const char *name, *family;
+    uint64_t bytes, digest;
+    long long changed_at, expires_at; /* seconds since 1970; expires_at 0: never */
+    int context;                      /* 0: unknown */
+};
+void ollama_put_model(const struct ollama_model *m, struct buf *b);
+/* /api/show */
 void ollama_put_details(const struct app *a, struct buf *b);

@@ -128,7 +128,7 @@ void ollama_put_loaded(struct buf *b, struct api_answer *a) {
     put_head(b, a);
     api_put_text_member(b, text_name(a), "", 0);
     put_end(b, a, true);
-    buf_str(b, ", \"done_reason\": \"load\"}\n");
+    buf_fmt(b, ", \"done_reason\": \"%s\"}\n", a->is_unloaded ? "unload" : "load");
 }
 
 void ollama_error(struct buf *b, int status, const char *code, const char *text) {
@@ -142,8 +142,7 @@ void ollama_fail(struct buf *b, struct api_answer *a, int status, const char *co
 
 /* --- models ----------------------------------------------------------------------------------- */
 
-static void put_family(const struct app *a, struct buf *b) {
-    const char *family = a->info->model_type;
+static void put_family(const char *family, struct buf *b) {
     buf_str(b, "\"details\": {\"parent_model\": \"\", \"format\": \"\", ");
     api_put_text_member(b, "family", family, strlen(family));
     buf_str(b, ", \"families\": [");
@@ -151,19 +150,23 @@ static void put_family(const struct app *a, struct buf *b) {
     buf_str(b, "], \"parameter_size\": \"\", \"quantization_level\": \"\"}");
 }
 
-void ollama_put_models(const struct app *a, long long opened, struct buf *b) {
-    const struct engine_info *i = a->info;
-    buf_str(b, "{\"models\": [{");
-    api_put_text_member(b, "name", i->name, strlen(i->name));
+void ollama_put_model(const struct ollama_model *m, struct buf *b) {
+    buf_char(b, '{');
+    api_put_text_member(b, "name", m->name, strlen(m->name));
     buf_str(b, ", ");
-    api_put_text_member(b, "model", i->name, strlen(i->name));
+    api_put_text_member(b, "model", m->name, strlen(m->name));
     buf_str(b, ", ");
-    put_time(b, "modified_at", opened);
+    put_time(b, "modified_at", m->changed_at);
+    if (m->expires_at) {
+        buf_str(b, ", ");
+        put_time(b, "expires_at", m->expires_at);
+    }
+    if (m->context) buf_fmt(b, ", \"context_length\": %d", m->context);
     /* members that clients require: Zed a size, and others what /api/ps adds */
-    buf_fmt(b, ", \"size\": %llu, \"size_vram\": 0, \"digest\": \"%016llx\", ", (unsigned long long)i->weight_bytes,
-            (unsigned long long)i->fingerprint);
-    put_family(a, b);
-    buf_str(b, "}]}\n");
+    buf_fmt(b, ", \"size\": %llu, \"size_vram\": 0, \"digest\": \"%016llx\", ", (unsigned long long)m->bytes,
+            (unsigned long long)m->digest);
+    put_family(m->family, b);
+    buf_char(b, '}');
 }
 
 static bool has_thinking(const struct dialect_set *s) {
@@ -176,7 +179,7 @@ void ollama_put_details(const struct app *a, struct buf *b) {
     const struct engine_info *i = a->info;
     const char *type = i->model_type;
     buf_str(b, "{\"modelfile\": \"\", \"parameters\": \"\", \"template\": \"\", ");
-    put_family(a, b);
+    put_family(type, b);
     buf_str(b, ", \"model_info\": {");
     api_put_text_member(b, "general.architecture", type, strlen(type));
     buf_str(b, ", ");

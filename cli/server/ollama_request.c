@@ -1,5 +1,6 @@
 /* Requests of Ollama's /api/chat and /api/generate, as described at https://docs.ollama.com/api. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cli/server/api_format.h"
@@ -22,7 +23,7 @@ static const struct api_member members[] = {
     API_VALUE("stream", MEMBER_FLAG, stream),
     API_VALUE("logprobs", MEMBER_FLAG, logprobs),
     API_VALUE("top_logprobs", MEMBER_INTEGER, n_top_logprobs, 0, MAX_TOP_LOGPROBS),
-    API_NOTHING("keep_alive"),
+    API_OTHER("keep_alive"),
     API_NOTHING("truncate"),
     API_NOTHING("shift"),
     API_REFUSED("images", 0, why_text),
@@ -69,6 +70,34 @@ static int trim_model(struct api_request *r, struct error *e) {
     return 0;
 }
 
+/* Reads seconds, or a duration as Go writes it: "5m", "1h30m", "-1". */
+static int read_keep_alive(struct api_request *r, const struct json *j, struct error *e) {
+    static const struct {
+        const char *unit;
+        double seconds;
+    } units[] = {{"ms", 1e-3}, {"us", 1e-6}, {"ns", 1e-9}, {"h", 3600}, {"m", 60}, {"s", 1}};
+    char text[40] = "", *at = text;
+    if (!api_members_present(j)) return 0;
+    r->has_keep = true;
+    r->keep_s = json_num(j, 0);
+    if (j->type == JSON_INT || j->type == JSON_FLOAT) return 0;
+    if (j->type == JSON_STRING && j->n < sizeof text) memcpy(text, j->string, j->n);
+    const double sign = *at == '-' ? -1 : 1;
+    at += *at == '-' || *at == '+';
+    bool is_valid = strspn(at, "0123456789.") > 0;
+    while (is_valid && *at) {
+        char *end;
+        size_t u = 0;
+        const double number = strtod(at, &end);
+        while (u < sizeof units / sizeof *units && strncmp(end, units[u].unit, strlen(units[u].unit)) != 0) u++;
+        is_valid = end > at && strspn(at, "0123456789.") == (size_t)(end - at) &&
+                   (u < sizeof units / sizeof *units || (at == text + (sign < 0) && !*end));
+        r->keep_s += sign * number * (*end && is_valid ? units[u].seconds : 1);
+        at = end + (*end && is_valid ? strlen(units[u].unit) : 0);
+    }
+    return is_valid ? 0 : error_set(e, ERR_USAGE, "keep_alive: must be seconds, or a duration such as 5m");
+}
+
 static int read_format(struct api_request *r, const struct json *format, struct error *e) {
     if (api_members_empty(format)) return 0;
     if (format->type == JSON_STRING && !json_is(format, "json"))
@@ -99,6 +128,7 @@ static int read_parameters(struct api_request *r, const struct json *root, int f
     else if (api_members_present(think)) o->think = think->boolean;
     if (r->n_top_logprobs && !r->logprobs) return error_set(e, ERR_USAGE, "top_logprobs: needs \"logprobs\": true");
     TRY(trim_model(r, e));
+    TRY(read_keep_alive(r, json_get(root, "keep_alive"), e));
     return read_format(r, json_get(root, "format"), e);
 }
 

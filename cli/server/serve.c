@@ -13,13 +13,11 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "cli/open.h"
 #include "cli/server/resident.h"
 #include "cli/server/server.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/progress.h"
 #include "cli/terminal/sig.h"
-#include "cli/turn/engine_client_local.h"
 
 /* --- sockets ---------------------------------------------------------------------------------- */
 
@@ -138,7 +136,7 @@ static void serve_loop(struct server *s) {
         STOP_S = 3,
         STOP_WAIT_MS = 20
     };
-    enum { MAX_FDS = N_FIXED + FD_SETSIZE + SERVE_MAX_CONNECTIONS };
+    enum { MAX_OPEN = 64, MAX_FDS = N_FIXED + MAX_OPEN + FD_SETSIZE + SERVE_MAX_CONNECTIONS };
     static struct pollfd fds[MAX_FDS];
     static struct fd_watch watch;
     double idle_s = s->app->opts.v[OPT_IDLE].text ? s->app->opts.v[OPT_IDLE].num * 60 : 0, exit_at = 0;
@@ -164,11 +162,17 @@ static void serve_loop(struct server *s) {
         if (exit_at) wait_ms = wait_ms < STOP_WAIT_MS ? wait_ms : STOP_WAIT_MS;
         serve_connection_close_slow(s, now);
         serve_stream_break_silence(s, now);
-        fds[0] = (struct pollfd){.fd = engine_client_fd(s->app), .events = POLLIN};
+        const double next_s = serve_models_step(s, now);
+        if (next_s >= 0 && next_s < wait_ms * 1e-3) wait_ms = (int)(next_s * 1e3) + 1;
+        serve_start_waiting(s); /* on models that have opened */
+        fds[0] = (struct pollfd){.fd = s->model_fd, .events = POLLIN};
         fds[1] = (struct pollfd){.fd = sig_fd(), .events = POLLIN};
         fds[2] = (struct pollfd){.fd = accepting ? s->fd : -1, .events = POLLIN};
         fds[3] = (struct pollfd){.fd = accepting && serve_connection_has_room(s) ? s->port_fd : -1, .events = POLLIN};
         fds[4] = (struct pollfd){.fd = s->compile_fd, .events = POLLIN};
+        for (size_t i = 0; i < s->n_models && n < N_FIXED + MAX_OPEN; i++)
+            if (s->models[i]->is_open)
+                fds[n++] = (struct pollfd){.fd = engine_client_fd(s->models[i]->app), .events = POLLIN};
         int first_http = n;
         n += watch_begin(s, &watch, fds + n);
         int first_suspended = n;
@@ -180,8 +184,10 @@ static void serve_loop(struct server *s) {
         sig_drain();
         if (sig_interrupted() || sig_terminated()) s->stopping = true;
         serve_connection_detect_hangups(s, fds + first_suspended, n - first_suspended);
-        for (int i = 0; i < EVENTS_PER_ROUND && engine_client_poll(s->app, &event, 0); i++)
-            serve_handle_event(s, &event);
+        for (size_t k = 0; k < s->n_models; k++)
+            for (int i = 0;
+                 s->models[k]->is_open && i < EVENTS_PER_ROUND && engine_client_poll(s->models[k]->app, &event, 0); i++)
+                serve_handle_event(s, &event);
         serve_compile_finish(s);
         serve_start_waiting(s);
         watch_end(s, &watch, fds + first_http, first_suspended - first_http);
@@ -214,7 +220,8 @@ static int start_server(struct server *s, struct error *e) {
     if (rc) return rc;
     s->started_s = s->last_activity_s = clock_now();
     s->opened_at = (long long)time(NULL);
-    buf_fmt(&line, "serving %s on %s\n", a->info->name, s->path);
+    if (s->has_models) buf_fmt(&line, "serving %zu models on %s\n", s->n_models, s->path);
+    else buf_fmt(&line, "serving %s on %s\n", a->info->name, s->path);
     if (s->port_fd >= 0)
         buf_fmt(&line, "base URL %s\nkey %s\n", s->url, s->has_fixed_key ? "from HEARTH_API_KEY" : s->key);
     /* else no client has the URL and key */
@@ -244,20 +251,18 @@ static void stop_server(struct server *s) {
     if (s->fd >= 0) close(s->fd);
     if (s->port_fd >= 0) close(s->port_fd);
     if (s->lock >= 0) close(s->lock);
+    serve_models_close(s);
     mem_free(s->sessions);
     buf_free(&s->identity);
 }
 
 int serve_run(struct app *a, struct error *e) {
-    struct server s = {.app = a, .lock = -1, .fd = -1, .port_fd = -1, .compile_fd = -1};
+    struct server s = {.app = a, .lock = -1, .fd = -1, .port_fd = -1, .compile_fd = -1, .model_fd = -1};
     if (a->opts.v[OPT_RAW].on)
         return error_set(e, ERR_USAGE, "--serve and --raw cannot be combined: serving needs a chat template");
     int rc = resident_path(s.path, e);
     if (!rc) rc = resident_claim(&s.lock, e);
-    if (!rc) rc = open_find_model(a, e);
-    if (!rc) rc = resident_identity(a, &s.identity, e);
-    if (!rc) rc = backend_local.open_text(a, e);
-    if (!rc) rc = backend_local.open_engine(a, e);
+    if (!rc) rc = serve_models_open(&s, e);
     if (!rc) {
         sig_defer(NULL, NULL);
         rc = start_server(&s, e);

@@ -67,7 +67,7 @@ static bool may_go_on(void *ctx) {
 static int compile_request(struct compile_job *j, struct error *e) {
     const struct effort_guard guard = {may_go_on, j};
     struct api_request *r = &j->request->request;
-    if (j->makes_trie) TRY(token_trie_open(&j->trie, j->server->app->tokenizer, e));
+    if (j->makes_trie) TRY(token_trie_open(&j->trie, j->request->model->app->tokenizer, e));
     if (r->text_source.text) { /* for its own message: within the whole it has no name */
         struct source_grammars text;
         TRY(source_compile_all(&r->text_source, &guard, &text, e));
@@ -154,7 +154,7 @@ static void start_jobs(struct server *s) {
         atomic_fetch_sub(&s->n_compile_waiting, 1);
         j->began_s = clock_now();
         j->fast_s = take_fast_time(s, j->began_s);
-        j->makes_trie = !s->app->trie;
+        j->makes_trie = !j->request->model->app->trie;
         j->next = s->jobs;
         s->jobs = j;
         if (!start_thread(j)) continue;
@@ -192,7 +192,8 @@ static void join_jobs(struct server *s, bool all) {
         *at = j->next;
         pthread_join(j->thread, NULL);
         return_fast_time(s, j);
-        if (!s->app->trie) s->app->trie = j->trie;
+        struct app *a = j->request->model->app;
+        if (!a->trie) a->trie = j->trie;
         else token_trie_close(&j->trie);
         end_job(j);
         at = &s->jobs; /* a request that failed may have changed the list */

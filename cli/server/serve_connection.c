@@ -11,7 +11,8 @@
 
 void serve_connection_wake(struct http_request *x) {
     if (!x->suspended || !x->conn) return;
-    if (!x->request.stream && x->state != HTTP_REQUEST_DONE && x->state != HTTP_REQUEST_REFUSED && !x->hung_up) return;
+    const bool is_whole = !x->request.stream && x->state > HTTP_REQUEST_LOADING; /* one that waits for its end */
+    if (is_whole && x->state != HTTP_REQUEST_DONE && x->state != HTTP_REQUEST_REFUSED && !x->hung_up) return;
     x->suspended = false;
     mhd.resume_connection(x->conn);
 }

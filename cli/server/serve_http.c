@@ -5,6 +5,7 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -99,12 +100,28 @@ static enum MHD_Result send_loaded(struct http_request *x) {
     return send_reply(x, 200, &b);
 }
 
+/* A request for nothing but that the model is open, or, with keep_alive 0, that it is closed. */
+static enum MHD_Result load(struct http_request *x) {
+    const bool closes = x->server->has_models && x->request.has_keep && x->request.keep_s == 0;
+    x->answer.is_unloaded = closes;
+    if (closes || x->model->is_open) return send_loaded(x);
+    x->state = HTTP_REQUEST_LOADING;
+    x->order = ++x->server->n_orders;
+    suspend_until_woken(x);
+    return MHD_YES;
+}
+
 static enum MHD_Result on_answer(struct http_request *x) {
     struct error e;
+    if (x->state == HTTP_REQUEST_LOADING) {
+        if (x->model->is_open) return send_loaded(x);
+        suspend_until_woken(x);
+        return MHD_YES;
+    }
     if (x->state == HTTP_REQUEST_READING) {
         if (x->server->stopping) e = (struct error){.code = ERR_MEMORY, .text = "the server is shutting down"};
         else if (!serve_enqueue(x, &e)) {
-            if (x->request.load_only) return send_loaded(x);
+            if (x->request.load_only) return load(x);
             if (x->state == HTTP_REQUEST_REFUSED) return send_error(x, &x->refused);
             if (x->request.stream && x->state == HTTP_REQUEST_ANSWERING) return start_stream(x);
             suspend_until_woken(x);
@@ -125,22 +142,29 @@ static enum MHD_Result on_answer(struct http_request *x) {
     return send_reply(x, 200, &b);
 }
 
-static void put_model(struct http_request *x, struct buf *b) {
-    const struct engine_info *i = x->server->app->info;
+/* The length of the context is known once something was asked of the model. */
+static void put_model(const struct serve_model *m, struct buf *b) {
     buf_str(b, "{\"id\": ");
-    out_json_string(b, i->name, strlen(i->name));
-    buf_fmt(b, ", \"object\": \"model\", \"created\": 0, \"owned_by\": \"hearth\", \"max_model_len\": %d}", i->context);
+    out_json_string(b, m->name, strlen(m->name));
+    buf_str(b, ", \"object\": \"model\", \"created\": 0, \"owned_by\": \"hearth\"");
+    if (m->app->info && m->app->info->context) buf_fmt(b, ", \"max_model_len\": %d", m->app->info->context);
+    buf_char(b, '}');
 }
 static enum MHD_Result on_models(struct http_request *x) {
     struct buf b = {0};
+    struct server *s = x->server;
+    serve_model_refresh(s, clock_now());
     buf_str(&b, "{\"object\": \"list\", \"data\": [");
-    put_model(x, &b);
+    for (size_t i = 0; i < s->n_models; i++) {
+        if (i) buf_str(&b, ", ");
+        put_model(s->models[i], &b);
+    }
     buf_str(&b, "]}\n");
     return send_reply(x, 200, &b);
 }
 static enum MHD_Result on_model(struct http_request *x) {
     struct buf b = {0};
-    put_model(x, &b);
+    put_model(x->model, &b);
     return send_reply(x, 200, &b);
 }
 static enum MHD_Result on_status(struct http_request *x) {
@@ -166,14 +190,36 @@ static enum MHD_Result reply_tokens(struct http_request *x, const char *name) {
 static enum MHD_Result on_tokens(struct http_request *x) { return reply_tokens(x, "tokens"); }
 static enum MHD_Result on_count_tokens(struct http_request *x) { return reply_tokens(x, "input_tokens"); }
 
-static enum MHD_Result on_ollama_models(struct http_request *x) {
+/* open: only those that are open. */
+static enum MHD_Result send_ollama_models(struct http_request *x, bool open) {
+    struct server *s = x->server;
     struct buf b = {0};
-    ollama_put_models(x->server->app, x->server->opened_at, &b);
+    size_t n = 0;
+    serve_model_refresh(s, clock_now());
+    buf_str(&b, "{\"models\": [");
+    for (size_t i = 0; i < s->n_models; i++) {
+        const struct serve_model *m = s->models[i];
+        if (open && !m->is_open) continue;
+        const struct engine_info *info = m->app->info;
+        struct ollama_model row = {.name = m->name,
+                                   .family = info ? info->model_type : "",
+                                   .bytes = info && info->weight_bytes ? info->weight_bytes : m->bytes,
+                                   .changed_at = m->opened_at ? m->opened_at : s->opened_at,
+                                   .context = info ? info->context : 0};
+        row.digest = s->has_models ? hash64(m->app->model_dir, strlen(m->app->model_dir), 0) : info->fingerprint;
+        if (open && s->has_models && m->keep_s >= 0)
+            row.expires_at = (long long)time(NULL) + (long long)(m->idle_s + m->keep_s - clock_now());
+        if (n++) buf_str(&b, ", ");
+        ollama_put_model(&row, &b);
+    }
+    buf_str(&b, "]}\n");
     return send_reply(x, 200, &b);
 }
+static enum MHD_Result on_ollama_models(struct http_request *x) { return send_ollama_models(x, false); }
+static enum MHD_Result on_ollama_open(struct http_request *x) { return send_ollama_models(x, true); }
 static enum MHD_Result on_ollama_show(struct http_request *x) {
     struct buf b = {0};
-    ollama_put_details(x->server->app, &b);
+    ollama_put_details(x->model->app, &b);
     return send_reply(x, 200, &b);
 }
 static enum MHD_Result on_ollama_version(struct http_request *x) {
@@ -218,36 +264,38 @@ static const struct route {
     const char *method;
     enum MHD_Result (*fn)(struct http_request *x);
     const struct api_protocol *protocol; /* of requests, answers and errors */
+    bool has_model;                      /* the request chooses a model */
     bool local_only;                     /* not over --listen */
-} routes[] = {{"/v1/chat/completions", "POST", on_answer, &openai_chat},
-              {"/v1/completions", "POST", on_answer, &openai_text},
-              {"/infill", "POST", on_answer, &llama_infill},
-              {"/v1/responses", "POST", on_answer, &openai_responses},
-              {"/v1/messages", "POST", on_answer, &anthropic_messages},
-              {"/v1/messages/count_tokens", "POST", on_count_tokens, &anthropic_messages},
+} routes[] = {{"/v1/chat/completions", "POST", on_answer, &openai_chat, .has_model = true},
+              {"/v1/completions", "POST", on_answer, &openai_text, .has_model = true},
+              {"/infill", "POST", on_answer, &llama_infill, .has_model = true},
+              {"/v1/responses", "POST", on_answer, &openai_responses, .has_model = true},
+              {"/v1/messages", "POST", on_answer, &anthropic_messages, .has_model = true},
+              {"/v1/messages/count_tokens", "POST", on_count_tokens, &anthropic_messages, .has_model = true},
               {"/v1/models", "GET", on_models, &openai_chat},
               {"/v1/models/", "GET", on_model, &openai_chat},
               {"/v1/embeddings", "POST", on_embeddings, &openai_chat},
-              {"/api/chat", "POST", on_answer, &ollama_chat},
-              {"/api/generate", "POST", on_answer, &ollama_generate},
+              {"/api/chat", "POST", on_answer, &ollama_chat, .has_model = true},
+              {"/api/generate", "POST", on_answer, &ollama_generate, .has_model = true},
               {"/api/tags", "GET", on_ollama_models, &ollama_chat},
-              {"/api/ps", "GET", on_ollama_models, &ollama_chat},
-              {"/api/show", "POST", on_ollama_show, &ollama_chat},
+              {"/api/ps", "GET", on_ollama_open, &ollama_chat},
+              {"/api/show", "POST", on_ollama_show, &ollama_chat, .has_model = true},
               {"/api/version", "GET", on_ollama_version, &ollama_chat},
               {"/api/embed", "POST", on_embeddings, &ollama_chat},
               {"/api/embeddings", "POST", on_embeddings, &ollama_chat},
               {"/hearth/status", "GET", on_status, &openai_chat},
-              {"/hearth/tokens", "POST", on_tokens, &openai_chat},
+              {"/hearth/tokens", "POST", on_tokens, &openai_chat, .has_model = true},
               {"/hearth/stop", "POST", on_stop, &openai_chat, .local_only = true},
               {"/health", "GET", on_health, &openai_chat},
               {"/metrics", "GET", on_metrics, &openai_chat},
-              {"/tokenize", "POST", on_tokenize, &openai_chat},
-              {"/detokenize", "POST", on_detokenize, &openai_chat}};
+              {"/tokenize", "POST", on_tokenize, &openai_chat, .has_model = true},
+              {"/detokenize", "POST", on_detokenize, &openai_chat, .has_model = true}};
 
-static bool route_matches(const struct route *r, const struct server *s, const char *url) {
+/* model: the one that a path ends in. */
+static bool route_matches(const struct route *r, struct server *s, const char *url, struct serve_model **model) {
     size_t n = strlen(r->path);
-    return r->path[n - 1] == '/' ? !strncmp(url, r->path, n) && !strcmp(url + n, s->app->info->name)
-                                 : !strcmp(url, r->path);
+    if (r->path[n - 1] != '/') return !strcmp(url, r->path);
+    return !strncmp(url, r->path, n) && (*model = serve_model_find(s, url + n, strlen(url + n)));
 }
 
 /* Compares in constant time. */
@@ -278,9 +326,9 @@ static const char *path_of(const char *target) {
     return path ? path : "/";
 }
 
-static const struct route *find_route(const struct server *s, const char *url) {
+static const struct route *find_route(struct server *s, const char *url, struct serve_model **model) {
     for (size_t i = 0; i < sizeof routes / sizeof *routes; i++)
-        if (route_matches(&routes[i], s, url)) return &routes[i];
+        if (route_matches(&routes[i], s, url, model)) return &routes[i];
     return NULL;
 }
 
@@ -288,7 +336,7 @@ static const struct route *find_route(const struct server *s, const char *url) {
 static void set_route(struct http_request *x, const struct route *r, const char *url, const char *method) {
     char text[300];
     if (!r && !strncmp(url, "/v1/models/", 11))
-        set_refusal(x, 404, "model_not_found", "no such model; /v1/models lists the one that is served");
+        set_refusal(x, 404, "model_not_found", "no such model; /v1/models lists those that are served");
     else if (!r) {
         snprintf(text, sizeof text, "no resource %.100s; use /v1/chat/completions or /v1/models", url);
         set_refusal(x, 404, NULL, text);
@@ -298,6 +346,21 @@ static void set_route(struct http_request *x, const struct route *r, const char 
         set_refusal(x, 405, NULL, text);
     } else if (r->local_only && !x->local) set_refusal(x, 403, NULL, "allowed only over the Unix socket");
     else x->route = r;
+}
+
+/* Carries out a request, when its model's tokenizer and template are open. */
+static enum MHD_Result run_route(struct http_request *x) {
+    struct error e;
+    if (x->state == HTTP_REQUEST_REFUSED) return send_error(x, &x->refused);
+    if (x->route->has_model && x->state == HTTP_REQUEST_READING) {
+        const int rc = serve_models_take(x, &e);
+        if (rc < 0) return send_error(x, &e);
+        if (rc) {
+            suspend_until_woken(x);
+            return MHD_YES;
+        }
+    }
+    return x->route->fn(x);
 }
 
 /* --- a request -------------------------------------------------------------------------------- */
@@ -362,7 +425,7 @@ enum MHD_Result serve_request(void *server, struct MHD_Connection *c, const char
         url = path_of(url);
         snprintf(x->line, sizeof x->line, "%.8s %.60s", method, url);
         serve_connection_set_deadline(c, SERVE_BODY_S);
-        const struct route *route = find_route(s, url);
+        const struct route *route = find_route(s, url, &x->model);
         x->protocol = route ? route->protocol : !strncmp(url, "/api/", 5) ? &ollama_chat : &openai_chat;
         const char *length = mhd.lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
         int n_lengths = 0;
@@ -389,7 +452,7 @@ enum MHD_Result serve_request(void *server, struct MHD_Connection *c, const char
     serve_connection_set_deadline(c, 0);
     if (x->status) return send_reply(x, x->status, &x->refusal);
     if (x->state == HTTP_REQUEST_READING && x->route->fn == on_answer) s->last_activity_s = clock_now();
-    return x->route->fn(x);
+    return run_route(x);
 }
 
 void serve_completed(void *server, struct MHD_Connection *c, void **state, enum MHD_RequestTerminationCode why) {

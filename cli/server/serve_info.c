@@ -19,7 +19,7 @@ static const struct json *member_of(const struct json *j, const char *name, cons
 }
 
 int serve_info_tokenize(const struct http_request *x, struct buf *out, struct error *e) {
-    struct app *app = x->server->app;
+    struct app *app = x->model->app;
     struct arena arena = {0};
     struct json j;
     struct ids ids = {0};
@@ -44,7 +44,7 @@ int serve_info_tokenize(const struct http_request *x, struct buf *out, struct er
 }
 
 int serve_info_detokenize(const struct http_request *x, struct buf *out, struct error *e) {
-    struct app *app = x->server->app;
+    struct app *app = x->model->app;
     struct arena arena = {0};
     struct json j;
     struct buf raw = {0}, text = {0};

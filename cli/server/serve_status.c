@@ -42,12 +42,15 @@ static size_t idle_tokens(const struct serve_session *k) {
 }
 
 uint64_t serve_status_kv_bytes(const struct server *s) {
-    size_t n = 0;
+    uint64_t n = 0;
     for (int i = 0; i < s->n_sessions; i++) {
         const struct serve_session *k = &s->sessions[i];
-        n += k->choice ? choice_tokens(k->choice) : unshared_tokens(k, idle_tokens(k));
+        n += (k->choice ? choice_tokens(k->choice) : unshared_tokens(k, idle_tokens(k))) *
+             k->client->app->info->kv_token_bytes;
     }
-    return n * s->app->info->kv_token_bytes + engine_shared_bytes(s->app->engine);
+    for (size_t i = 0; i < s->n_models; i++)
+        if (s->models[i]->is_open) n += engine_shared_bytes(s->models[i]->app->engine);
+    return n;
 }
 
 static void put_choice_status(struct buf *b, const struct http_choice *c) {
@@ -69,19 +72,39 @@ static void put_choice_status(struct buf *b, const struct http_choice *c) {
     }
 }
 
+/* With --max-models: the models that are open. */
+static void put_open_models(const struct server *s, struct buf *b) {
+    bool first = true;
+    buf_str(b, ", \"models\": [");
+    for (size_t i = 0; i < s->n_models; i++) {
+        if (!s->models[i]->is_open) continue;
+        if (!first) buf_str(b, ", ");
+        out_json_string(b, s->models[i]->name, strlen(s->models[i]->name));
+        first = false;
+    }
+    buf_char(b, ']');
+}
+
 void serve_status_put(struct server *s, struct buf *b) {
-    const struct engine_info *i = s->app->info;
+    static const struct engine_info unknown = {.model_type = "", .name = ""};
+    const struct serve_model *m = serve_model_current(s);
+    const struct engine_info *i = m->app->info ? m->app->info : &unknown;
+    struct buf own = {0};
     bool first = true;
     buf_str(b, "{\"model\": ");
-    out_json_string(b, i->name, strlen(i->name));
+    out_json_string(b, m->name, strlen(m->name));
     char name[PATHS_MAX];
-    char *real = hub_cache_name(s->app->model_dir, name, sizeof name) ? NULL : realpath(s->app->model_dir, NULL);
-    const char *dir = real ? real : hub_cache_name(s->app->model_dir, name, sizeof name) ? name : s->app->model_dir;
+    char *real = hub_cache_name(m->app->model_dir, name, sizeof name) ? NULL : realpath(m->app->model_dir, NULL);
+    const char *dir = real ? real : hub_cache_name(m->app->model_dir, name, sizeof name) ? name : m->app->model_dir;
     buf_str(b, ", \"dir\": ");
     out_json_string(b, dir, strlen(dir));
     free(real);
     buf_str(b, ", \"identity\": ");
-    buf_add(b, s->identity.data, s->identity.len);
+    if (!s->has_models) buf_add(b, s->identity.data, s->identity.len);
+    else if (m->is_open && !resident_identity(m->app, &own, &(struct error){0})) buf_add(b, own.data, own.len);
+    else buf_str(b, "\"\""); /* nobody attaches: what its sampling is, is not known before it is open */
+    buf_free(&own);
+    if (s->has_models) put_open_models(s, b);
     buf_str(b, ", \"build\": ");
     resident_build(b);
     buf_fmt(b,

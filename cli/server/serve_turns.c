@@ -26,7 +26,7 @@ static const char shutting_down[] = "the server is shutting down";
 
 static void leave_queue(struct http_choice *c) {
     struct http_request *x = c->request;
-    fair_queue_remove(&x->server->queue, &c->queue_entry);
+    fair_queue_remove(&x->model->queue, &c->queue_entry);
     c->state = HTTP_CHOICE_DONE;
     x->n_done++;
 }
@@ -84,8 +84,8 @@ int serve_request_tokens(const struct http_request *x) {
 
 static int check_model(const struct http_request *x, struct error *e) {
     const struct json *m = x->request.model;
-    const char *name = x->server->app->info->name;
-    if (!m || json_is(m, name) || !x->server->app->opts.v[OPT_STRICT].on) return 0;
+    const char *name = x->model->app->info->name;
+    if (x->server->has_models || !m || json_is(m, name) || !x->server->app->opts.v[OPT_STRICT].on) return 0;
     return error_set(e, ERR_MODEL, "no model %.*s; this server has %s", (int)(m->n < 100 ? m->n : 100), m->string,
                      name);
 }
@@ -95,7 +95,7 @@ static int add_ids(struct http_request *x, const char *name, const struct json *
     struct ids *ids = &x->prompt.ids;
     for (uint32_t i = 0; i < list->n; i++) {
         const int64_t id = json_int(&list->items[i], -1);
-        if (id < 0 || id >= tokenizer_n_ids(x->server->app->tokenizer))
+        if (id < 0 || id >= tokenizer_n_ids(x->model->app->tokenizer))
             return error_set(e, ERR_USAGE, "%s[%u]: not an id of this vocabulary", name, i);
         if (mem_grow(&ids->data, &ids->cap, ids->n + 1, sizeof *ids->data))
             return error_set(e, ERR_MEMORY, "no memory");
@@ -108,7 +108,7 @@ static int add_ids(struct http_request *x, const char *name, const struct json *
  * text before and after a gap. */
 static int make_raw_prompt(struct http_request *x, struct error *e) {
     const struct json *p = x->request.raw_prompt;
-    struct app *a = x->server->app;
+    struct app *a = x->model->app;
     if (x->request.suffix) TRY(infill_make_prompt(a, p, x->request.suffix, &x->prompt, e));
     else if (p->type == JSON_STRING) TRY(prompt_from_raw(a, p->string, p->n, true, &x->prompt, e));
     else TRY(add_ids(x, "prompt", p, e));
@@ -129,7 +129,7 @@ static void note_skipped_tool(struct server *s, const struct json *type) {
 }
 
 int serve_make_prompt(struct http_request *x, struct error *e) {
-    struct app *a = x->server->app;
+    struct app *a = x->model->app;
     TRY(x->protocol->parse(&x->request, x->body.data ? x->body.data : "", x->body.len, a->template,
                            a->opts.v[OPT_STRICT].on, e));
     TRY(check_model(x, e));
@@ -187,13 +187,14 @@ static int queue_choices(struct http_request *x, struct error *e) {
     for (int i = 0; i < x->n_choices; i++) {
         struct http_choice *c = &x->choices[i];
         c->request = x, c->index = i;
-        fair_queue_push(&s->queue, &c->queue_entry, client_of(x), ++s->n_orders);
+        fair_queue_push(&x->model->queue, &c->queue_entry, client_of(x), ++s->n_orders);
     }
     return 0;
 }
 
 static void refuse(struct http_request *x, int code, const char *text) {
     x->state = HTTP_REQUEST_REFUSED;
+    x->waits_for_model = false;
     error_set(&x->refused, code, "%s", text);
     serve_connection_wake(x);
 }
@@ -207,14 +208,22 @@ static void on_compiled(struct http_request *x, int rc, const struct error *e) {
     else serve_connection_wake(x); /* begins the stream */
 }
 
+/* Agents that then shorten a chat know these words. */
+static int check_length(const struct http_request *x, struct error *e) {
+    const struct engine_info *i = x->model->app->info;
+    if (x->prompt.fixed_answer.n || !i->context || x->prompt.ids.n + 1 <= (size_t)i->context) return 0;
+    return error_set(e, ERR_CONTEXT, "prompt is too long: %zu tokens > %d maximum, which the context holds",
+                     x->prompt.ids.n, i->context);
+}
+
 int serve_enqueue(struct http_request *x, struct error *e) {
     struct server *s = x->server;
-    struct app *a = s->app;
+    struct app *a = x->model->app;
     x->answer.request = &x->request;
     x->answer.protocol = x->protocol;
     x->answer.tokenizer = a->tokenizer;
     x->answer.created = (long long)time(NULL);
-    x->answer.model = a->info->name;
+    x->answer.model = s->has_models ? x->model->name : a->info->name;
     int waiting = 0, of_client = 0;
     for (const struct http_request *o = s->requests; o; o = o->next) {
         const int n = o->state == HTTP_REQUEST_COMPILING   ? o->request.n
@@ -226,11 +235,10 @@ int serve_enqueue(struct http_request *x, struct error *e) {
         return error_set(e, ERR_MEMORY, "too many waiting requests: %d, %d of them from this client", waiting,
                          of_client);
     int rc = serve_make_prompt(x, e);
+    if (!rc) serve_model_keep(x);
     if (rc || x->request.load_only) return rc;
     if (!x->prompt.ids.n) rc = error_set(e, ERR_USAGE, "messages: the prompt is empty");
-    if (!rc && !x->prompt.fixed_answer.n && x->prompt.ids.n + 1 > (size_t)a->info->context)
-        rc = error_set(e, ERR_CONTEXT, "prompt is too long: %zu tokens > %d maximum, which the context holds",
-                       x->prompt.ids.n, a->info->context); /* agents that then shorten a chat know these words */
+    if (!rc) rc = check_length(x, e);
     if (!rc) rc = make_id(x, e);
     if (rc) return rc;
     x->answer.n_prompt = (int)x->prompt.ids.n;
@@ -253,23 +261,56 @@ static size_t common_prefix(const struct serve_session *k, const struct prompt *
     return i;
 }
 
+static void close_session(struct serve_session *k) {
+    engine_client_close(&k->client);
+    buf_free(&k->answer);
+    *k = (struct serve_session){0};
+}
+
+/* Closes a session, and moves the last one to its place. */
+static void remove_session(struct server *s, int i) {
+    close_session(&s->sessions[i]);
+    struct serve_session *last = &s->sessions[--s->n_sessions];
+    if (last == &s->sessions[i]) return;
+    s->sessions[i] = *last;
+    *last = (struct serve_session){0};
+    if (s->sessions[i].choice) s->sessions[i].choice->session = &s->sessions[i];
+}
+
+void serve_drop_sessions(struct server *s, const struct serve_model *m) {
+    for (int i = s->n_sessions - 1; i >= 0; i--)
+        if (s->sessions[i].client->app == m->app) remove_session(s, i);
+}
+
+/* Makes room for a session of a model: closes the idle one of another that was used least recently. */
+static void drop_other_session(struct server *s, const struct serve_model *m) {
+    int oldest = -1;
+    for (int i = 0; i < s->n_sessions; i++)
+        if (!s->sessions[i].choice && s->sessions[i].client->app != m->app &&
+            (oldest < 0 || s->sessions[i].last_used < s->sessions[oldest].last_used))
+            oldest = i;
+    if (oldest >= 0) remove_session(s, oldest);
+}
+
 /* Picks a session for a prompt: the idle one that shares the longest prefix, if that is at least half of its cache;
  * else a new one, below the limit; else the idle one that was used least recently. NULL: all are busy. */
-static struct serve_session *choose_session(struct server *s, const struct prompt *p, struct error *e) {
+static struct serve_session *choose_session(struct server *s, const struct serve_model *m, const struct prompt *p,
+                                            struct error *e) {
     const int32_t *tokens;
     struct serve_session *best = NULL, *oldest = NULL;
     size_t best_prefix = 0;
     for (int i = 0; i < s->n_sessions; i++) {
         struct serve_session *k = &s->sessions[i];
-        if (k->choice) continue;
+        if (k->choice || k->client->app != m->app) continue;
         size_t n = common_prefix(k, p);
         if (!best || n > best_prefix) best = k, best_prefix = n;
         if (!oldest || k->last_used < oldest->last_used) oldest = k;
     }
     if (best && best_prefix * 2 >= cached_tokens(best, &tokens)) return best;
+    if (!best && s->n_sessions == s->max_sessions) drop_other_session(s, m);
     if (s->n_sessions < s->max_sessions) {
         struct serve_session *k = &s->sessions[s->n_sessions];
-        if (!engine_client_open(s->app, &k->client, e)) {
+        if (!engine_client_open(m->app, &k->client, e)) {
             s->n_sessions++;
             return k;
         }
@@ -405,10 +446,11 @@ static int begin_turn(struct http_choice *c, struct serve_session *k, struct err
                         .flags = flags,
                         .wants_logprobs = x->request.logprobs,
                         .n_top_logprobs = x->request.n_top_logprobs};
-    open_sampling(s->app, &s->app->opts, &q.sampling);
+    TRY(check_length(x, e)); /* what the file says may not be what the engine has */
+    open_sampling(x->model->app, &s->app->opts, &q.sampling);
     api_override_sampling(&x->request, c->index, &q.sampling);
     if (x->request.has_source) x->prompt.source = &x->request.source;
-    TRY(turn_start(&c->turn, s->app, k->client, &x->prompt, &q, add_generated, c, e));
+    TRY(turn_start(&c->turn, x->model->app, k->client, &x->prompt, &q, add_generated, c, e));
     turn_set_stops(&c->turn, x->request.stop, x->request.n_stop);
     const struct json *begun = x->request.partial_answer;
     c->turn.text_begun = begun && begun->n;
@@ -419,7 +461,8 @@ static int begin_turn(struct http_choice *c, struct serve_session *k, struct err
     k->last_used = ++s->n_orders;
     k->messages_hash = messages_hash;
     c->session = k;
-    fair_queue_serve(&s->queue, &c->queue_entry);
+    fair_queue_serve(&x->model->queue, &c->queue_entry);
+    x->model->last_used = s->n_orders;
     c->state = HTTP_CHOICE_RUNNING;
     if (++x->n_begun == x->n_choices) prompt_free(&x->prompt);
     add_comments(x, k);
@@ -435,22 +478,37 @@ static bool client_may_begin(const void *server, uint64_t client) {
     return n < s->max_sessions - s->max_sessions / SERVE_RESERVED_SHARE;
 }
 
-void serve_start_waiting(struct server *s) {
+/* Starts the answers that wait for sessions of a model. */
+static void start_waiting(struct server *s, const struct serve_model *m) {
     for (;;) {
-        struct fair_entry *entry = fair_queue_next(&s->queue, client_may_begin, s);
+        struct fair_entry *entry = fair_queue_next(&m->queue, client_may_begin, s);
         struct http_choice *first =
             entry ? (struct http_choice *)((char *)entry - offsetof(struct http_choice, queue_entry)) : NULL;
         struct error e = {.code = ERR_MEMORY, .text = "no memory for a session"};
         int busy = 0;
         for (int i = 0; i < s->n_sessions; i++) busy += s->sessions[i].choice != NULL;
         struct serve_session *k =
-            first && busy < s->max_sessions ? choose_session(s, &first->request->prompt, &e) : NULL;
+            first && busy < s->max_sessions ? choose_session(s, m, &first->request->prompt, &e) : NULL;
         if (!first || (!k && busy)) return; /* retried when a request ends */
         int rc = k ? begin_turn(first, k, &e) : ERR_MEMORY;
         if (!rc) continue;
         first->turn.failed = true;
         first->turn.error = e;
         finish_choice(first);
+    }
+}
+
+void serve_start_waiting(struct server *s) {
+    for (size_t i = 0; i < s->n_models; i++)
+        if (s->models[i]->is_open && !s->models[i]->is_draining) start_waiting(s, s->models[i]);
+}
+
+void serve_fail_waiting(struct server *s, const struct serve_model *m, const struct error *e) {
+    for (struct fair_entry *entry; (entry = m->queue.first);) {
+        struct http_choice *c = (struct http_choice *)((char *)entry - offsetof(struct http_choice, queue_entry));
+        c->turn.failed = true;
+        c->turn.error = *e;
+        finish_choice(c); /* takes the others of its request out of the queue */
     }
 }
 
@@ -463,6 +521,7 @@ void serve_cancel_all(struct server *s) {
             else if (x->choices[i].state == HTTP_CHOICE_WAITING) waiting = &x->choices[i];
         }
         if (x->job && !serve_compile_cancel(x)) refuse(x, ERR_MEMORY, shutting_down);
+        if (x->waits_for_model || x->state == HTTP_REQUEST_LOADING) refuse(x, ERR_MEMORY, shutting_down);
         if (!waiting) continue;
         waiting->turn.failed = true;
         error_set(&waiting->turn.error, ERR_MEMORY, "%s", shutting_down);

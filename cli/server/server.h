@@ -4,9 +4,11 @@
  * the Unix socket, by the program's name at the port, and by the request's own "user"; they are served round-robin
  * (base/fair_queue.h). Texts are never logged. */
 #include <poll.h>
+#include <pthread.h>
 #include <stdatomic.h>
 
 #include "base/fair_queue.h"
+#include "cli/app.h"
 #include "cli/server/api.h"
 #include "cli/server/lib_mhd.h"
 #include "tokenizer/chat/tool_stream.h"
@@ -30,6 +32,36 @@ enum {
     SERVE_BODY_S = 300,                 /* limit for the whole body, after the head */
     SERVE_SILENT_S = 5,                 /* a stream that has sent nothing for this time says that it is still here */
     SERVE_KEY_SIZE = 257,
+};
+
+/* A model. Without --max-models there is one, open from the start to the end. With it the models of --models are opened
+ * when a request names them, on threads of their own, and closed for others or when they have been unused. */
+struct http_request;
+enum serve_job { SERVE_JOB_NONE, SERVE_JOB_TEXT, SERVE_JOB_ENGINE, SERVE_JOB_CLOSE };
+struct serve_model {
+    char name[304];
+    struct app *app;         /* its engine is NULL unless is_open; its info is NULL before has_text */
+    struct app *own;         /* the same, if it belongs to the model */
+    bool has_text;           /* tokenizer and template are open, from the first request to the end */
+    bool is_open;            /* the engine, too */
+    bool is_wanted;          /* opened without a request, at the start */
+    bool is_draining;        /* begins no answers: it is to be closed */
+    bool needs_memory;       /* did not fit beside others */
+    struct fair_queue queue; /* answers that wait for a session of it */
+    double keep_s, idle_s;   /* keep_s: closed when unused for this time; negative: never. idle_s: unused since */
+    uint64_t last_used;
+    long long opened_at; /* seconds since 1970 */
+    uint64_t bytes;      /* of its files */
+    /* the job of its thread */
+    enum serve_job job;
+    pthread_t thread;
+    atomic_bool done, cancelled;
+    int event_fd; /* gets a signal when the job is done */
+    int rc;
+    struct error error;
+    /* what is known without the engine */
+    struct engine_info facts;
+    char type[64];
 };
 
 /* One answer to a request. */
@@ -58,7 +90,8 @@ struct http_choice {
 
 /* One request, from its first byte until its connection is done with it and its turns have ended. */
 enum http_request_state {
-    HTTP_REQUEST_READING,
+    HTTP_REQUEST_READING,   /* or its model's tokenizer and template are being opened */
+    HTTP_REQUEST_LOADING,   /* it asks for nothing but that its model is open */
     HTTP_REQUEST_COMPILING, /* the grammar of its answer */
     HTTP_REQUEST_REFUSED,   /* by http_request.refused */
     HTTP_REQUEST_ANSWERING,
@@ -78,8 +111,11 @@ struct http_request {
     int status;  /* set when refused: the rest of the body is dropped */
     int replied; /* status of the reply */
     double began_s;
-    char line[80];            /* method and path, for the log */
-    const char *content_type; /* the reply's; NULL: JSON */
+    char line[80];             /* method and path, for the log */
+    const char *content_type;  /* the reply's; NULL: JSON */
+    struct serve_model *model; /* NULL: not chosen */
+    bool waits_for_model;      /* while READING */
+    uint64_t order;            /* while LOADING: arrival number */
     const struct api_protocol *protocol;
     const char *allowed_method; /* the method that status 405 names */
     struct buf body, refusal;
@@ -124,14 +160,20 @@ struct serve_session { /* a session of the engine, with its KV cache */
 };
 
 struct server {
-    struct app *app;
+    struct app *app; /* the options; without --max-models also the model */
     struct MHD_Daemon *http;
     int lock, fd, port_fd; /* port_fd: -1 without --listen */
     char path[108], url[96], key[SERVE_KEY_SIZE];
     bool has_fixed_key; /* from HEARTH_API_KEY; not printed */
     struct buf identity;
     struct http_request *requests;
-    struct fair_queue queue;
+    struct serve_model **models;
+    size_t n_models, cap_models;
+    struct serve_model *default_model;
+    bool has_models;     /* --max-models: requests choose among models */
+    uint64_t max_models; /* a number of them, or bytes */
+    double keep_s, listed_s;
+    int model_fd;                    /* readable when a model's job is done */
     struct fair_queue compile_queue; /* of jobs that wait for a thread */
     struct compile_job *jobs;        /* those that have one */
     atomic_int n_compile_waiting;
@@ -178,9 +220,12 @@ int serve_make_prompt(struct http_request *x, struct error *e); /* parses the bo
 /* the same, and queues it for a session, unless it is load_only */
 int serve_enqueue(struct http_request *x, struct error *e);
 void serve_handle_event(struct server *s, const struct engine_event *event);
-void serve_start_waiting(struct server *s);      /* starts waiting requests while sessions are free */
-void serve_cancel_all(struct server *s);         /* cancels all: the server ends */
-void serve_drop_request(struct http_request *x); /* its connection is closed */
+void serve_start_waiting(struct server *s); /* starts waiting requests while sessions are free */
+void serve_cancel_all(struct server *s);    /* cancels all: the server ends */
+/* ends the answers that wait for a model, which does not open */
+void serve_fail_waiting(struct server *s, const struct serve_model *m, const struct error *e);
+void serve_drop_sessions(struct server *s, const struct serve_model *m); /* closes a model's sessions, which are idle */
+void serve_drop_request(struct http_request *x);                         /* its connection is closed */
 void serve_request_free(struct http_request *x);
 int serve_request_tokens(const struct http_request *x); /* generated so far */
 
@@ -213,3 +258,23 @@ void serve_info_count(struct server *s, const struct turn *t);    /* counts an e
 void serve_status_put(struct server *s, struct buf *out);
 uint64_t serve_status_kv_bytes(const struct server *s); /* memory of all KV caches */
 uint64_t serve_status_resident_bytes(void);             /* memory of the process */
+
+/* serve_model.c: the list */
+/* Adds a model. own: an app is made for it. */
+int serve_model_add(struct server *s, const char *name, const char *dir, bool own, struct error *e);
+int serve_model_add_listed(struct server *s, struct error *e); /* those of --models that are not known */
+void serve_model_refresh(struct server *s, double now);        /* the same, now and then */
+struct serve_model *serve_model_find(struct server *s, const char *name, size_t n); /* NULL: none */
+/* The model that the status describes: the open one that was used last, or the default one. */
+const struct serve_model *serve_model_current(const struct server *s);
+void serve_model_keep(struct http_request *x); /* applies a request's keep_alive */
+
+/* serve_models.c: opening and closing */
+int serve_models_open(struct server *s, struct error *e);
+void serve_models_close(struct server *s); /* waits for the threads */
+/* Chooses the model of a request and opens what its prompt is made with. 0: it is open; 1: the request is woken when it
+ * is, or refused; ERR_MODEL: no such model, e names what exists; ERR_MEMORY, ERR_RUNTIME. */
+int serve_models_take(struct http_request *x, struct error *e);
+/* Takes the results of jobs, opens what requests wait for, and closes what has been unused. Returns the seconds until
+ * it has something to do; negative: unknown. */
+double serve_models_step(struct server *s, double now);

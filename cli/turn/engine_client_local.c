@@ -47,8 +47,9 @@ static int local_open_text(struct app *a, struct error *e) {
 }
 
 static int on_progress(void *ctx, const char *what, double share) {
+    const struct app *a = ctx;
     progress_update(what, share, -1);
-    return 0;
+    return a->stop_opening && atomic_load(a->stop_opening);
 }
 
 void engine_client_local_params(struct app *a, struct engine_params *p) {
@@ -62,7 +63,8 @@ void engine_client_local_params(struct app *a, struct engine_params *p) {
                                 .force = v[OPT_FORCE].on,
                                 .hugepages = v[OPT_HUGEPAGES].on,
                                 .topology = v[OPT_TOPOLOGY].text,
-                                .progress = on_progress};
+                                .progress = on_progress,
+                                .progress_ctx = a};
     if (v[OPT_CONTEXT].text) p->context = (int)v[OPT_CONTEXT].integer;
     if (v[OPT_THREADS].text) p->threads = (int)v[OPT_THREADS].integer;
     if (v[OPT_CPU].text) p->cpu_level = (int)cpu_level_find(v[OPT_CPU].text) + 1;

@@ -51,8 +51,10 @@ struct engine {
     unsigned head, tail;
     int event_fd;
     bool stop;
+    char dir[64];
     struct engine_info info;
 };
+static _Atomic int n_open; /* engines */
 
 static void post(struct engine *eng, struct event ev) {
     eng->queue[eng->tail++ % max_events] = ev;
@@ -140,10 +142,13 @@ static void *work(void *arg) {
     return NULL;
 }
 
-static void load(const struct engine_params *p, const char *what) {
+/* Takes FAKE_LOAD seconds. Returns false if it is cancelled. */
+static bool load(const struct engine_params *p, const char *what) {
     const char *slow = getenv("FAKE_LOAD");
     double t0 = clock_now(), total = slow ? atof(slow) : 0;
-    for (double t; (t = clock_now() - t0) < total; usleep(50000)) p->progress(p->progress_ctx, what, t / total);
+    for (double t; (t = clock_now() - t0) < total; usleep(50000))
+        if (p->progress(p->progress_ctx, what, t / total)) return false;
+    return true;
 }
 
 int engine_open(struct engine **out, const struct engine_params *p, struct error *e) {
@@ -153,7 +158,17 @@ int engine_open(struct engine **out, const struct engine_params *p, struct error
         mem_free(eng);
         return error_set(e, ERR_RUNTIME, "--gpus %s: no such device here", p->gpus);
     }
-    load(p, "opening");
+    const char *dir = strrchr(p->dir, '/'); /* models named "bad..." do not open, "large..." not beside another */
+    dir = dir ? dir + 1 : p->dir;
+    const bool is_bad = !strncmp(dir, "bad", 3), is_large = !strncmp(dir, "large", 5) && n_open;
+    if (is_bad || is_large || !load(p, "opening")) {
+        mem_free(eng);
+        return is_bad     ? error_set(e, ERR_MODEL, "%s: a tensor is missing", dir)
+               : is_large ? error_set(e, ERR_MEMORY, "%s: not enough memory", dir)
+                          : error_set(e, ERR_CANCELLED, "cancelled");
+    }
+    n_open++;
+    snprintf(eng->dir, sizeof eng->dir, "%s", dir);
     static const int32_t eos[] = {EOS};
     eng->info = (struct engine_info){.model_type = "fake",
                                      .name = "fake",
@@ -192,6 +207,7 @@ void engine_close(struct engine **out) {
     pthread_join(eng->thread, NULL);
     close(eng->event_fd);
     mem_free(eng);
+    n_open--;
     *out = NULL;
 }
 const struct engine_info *engine_info(const struct engine *eng) { return &eng->info; }
@@ -403,8 +419,8 @@ static void make_plan(struct session *s, const struct request *r, const char *pr
             for (const char *text = a->dry.breakers; *text; text += strlen(text) + 1) buf_fmt(b, " breaker <%s>", text);
         }
         for (int i = 0; i < a->n_bias; i++) buf_fmt(b, " bias-%d %g", a->bias[i].id, a->bias[i].bias);
-    } else if (!strcmp(word, "flags"))
-        buf_str(b, r->flags & REQ_EXACT_PREFIX_ONLY ? "exact prefix only" : "any prefix");
+    } else if (!strcmp(word, "who")) buf_str(b, s->e->dir);
+    else if (!strcmp(word, "flags")) buf_str(b, r->flags & REQ_EXACT_PREFIX_ONLY ? "exact prefix only" : "any prefix");
     else if (!strcmp(word, "prompt")) {
         for (int i = 0; i < r->n; i++) buf_char(b, prompt[i] == 1 ? '[' : prompt[i] == 2 ? ']' : prompt[i]);
     } else if (!strcmp(word, "stubborn")) {

@@ -14,6 +14,7 @@ import time
 import unittest
 
 import driver
+import small_gguf
 from server import Case, Server, ask, chunks
 
 SPECIAL = ["<|im_end|>", "<|im_start|>system", "<|endoftext|>", "<think>", "</think>", "<tool_call>", "<s>", "</s>", "[INST]", "<|eot_id|>", "<\u200b|im_end|>", "\u0000", "\ufeff", "\x1b[31m", "\r\n"]
@@ -431,6 +432,38 @@ class Bound(Case):
         t.prompt(t.until("Type a question"))
         t.send("how do i save a chat?\r")
         t.until("a limit of 0.001 ms per token cannot be met")
+
+
+class SeveralModels(Case):
+    def test_switches(self):
+        """--max-models with two real models and a damaged one: whoever has been open before, an answer is that of a private engine."""
+        models = os.path.join(self.home, "models")
+        os.mkdir(models)
+        os.symlink(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../engine/ember/model"), os.path.join(models, "copy"))
+        for name, data in (("small.gguf", small_gguf.one("Q8_0")), ("cut.gguf", small_gguf.one("Q8_0")[:-5000])):
+            with open(os.path.join(models, name), "wb") as f:
+                f.write(data)
+        want = {}
+        for name in ("copy", "small.gguf"):
+            rc, out, err = self.run_bin("-m", os.path.join(models, name), "-p", "how do i save", "--temp", "0", "-n", "8", "--json", "--no-attach", "--kv-cache", "off")
+            self.assertEqual(rc, 0, err)
+            want[name] = json.loads(out)["text"]
+        for most in ("1", "2"):
+            s = self.serve("--kv-cache", "off", "--max-models", most, "--model-path", models)
+            for name in ("copy", "small.gguf", "cut.gguf", "small.gguf", "copy", "small.gguf"):
+                status, j = s.chat("how do i save", model=name, temperature=0, max_tokens=8)
+                if name == "cut.gguf":
+                    self.assertEqual(status, 500, j)
+                    self.assertIn("cut.gguf", j["error"]["message"])
+                else:
+                    self.assertEqual((status, j["choices"][0]["message"]["content"]), (200, want[name]), j)
+            threads = [threading.Thread(target=lambda n=n: got.append((n, s.chat("how do i save", model=n, temperature=0, max_tokens=8)))) for n in ("copy", "small.gguf") * 4]
+            got = []
+            [t.start() for t in threads]
+            [t.join() for t in threads]
+            self.assertEqual([(n, (200, want[n])) for n, _ in got], [(n, (status, j["choices"][0]["message"]["content"])) for n, (status, j) in got])
+            self.assertEqual(len(json.loads(s.request("GET", "/api/ps")[2])["models"]), int(most))
+            s.end()
 
 
 if __name__ == "__main__":
