@@ -35,15 +35,17 @@ int child_find_program(const char *name, struct error *e) {
     return error_set(e, ERR_USAGE, "%s: no such program in PATH", name);
 }
 
-/* Copies the environment without the key of a server and with the child's mark. NULL: no memory. */
+/* Copies the environment without the keys of servers and with the child's mark. NULL: no memory. */
 static char **make_environment(char *mark) {
-    static const char key[] = "HEARTH_API_KEY=";
+    static const char key[] = "HEARTH_API_KEY=", tokens[] = "HEARTH_MCP_TOKEN=";
     const size_t name = strcspn(mark, "=") + 1;
     size_t n = 0, k = 0;
     while (environ[n]) n++;
     char **copy = mem_alloc((n + 2) * sizeof *copy);
     for (size_t i = 0; copy && i < n; i++)
-        if (strncmp(environ[i], key, sizeof key - 1) && strncmp(environ[i], mark, name)) copy[k++] = environ[i];
+        if (strncmp(environ[i], key, sizeof key - 1) && strncmp(environ[i], tokens, sizeof tokens - 1) &&
+            strncmp(environ[i], mark, name))
+            copy[k++] = environ[i];
     if (copy) copy[k++] = mark, copy[k] = NULL;
     return copy;
 }

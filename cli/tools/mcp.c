@@ -13,6 +13,7 @@
 #include "cli/options/words.h"
 #include "cli/terminal/out.h"
 #include "cli/tools/child.h"
+#include "cli/tools/mcp_http.h"
 #include "cli/tools/mcp_message.h"
 #include "cli/tools/tool_process.h"
 
@@ -27,12 +28,15 @@ enum {
     LINE_BYTES = 16 << 20,
     STDERR_BYTES = 1024,
     CHECK_MS = 100,
-    EXIT_MS = 500
+    EXIT_MS = 500,
+    CANCEL_S = 2
 };
 
 struct mcp {
-    pthread_mutex_t lock; /* one exchange at a time */
-    char *words;          /* owns argv */
+    pthread_mutex_t lock;  /* one exchange at a time */
+    struct mcp_http *http; /* NULL: a child process */
+    char version[24];      /* of a connection of HTTP that `initialize` began; "": none */
+    char *words;           /* owns argv */
     const char **argv;
     struct child child;
     struct buf in, unsent, err; /* received, not parsed; to be sent; the end of its stderr */
@@ -43,7 +47,7 @@ struct mcp {
     bool broken;        /* it has ended or broken the protocol: every exchange fails */
 };
 
-const char *mcp_name(const struct mcp *m) { return m->argv[0]; }
+const char *mcp_name(const struct mcp *m) { return m->http ? mcp_http_name(m->http) : m->argv[0]; }
 
 /* --- exchange --------------------------------------------------------------------------------- */
 
@@ -145,7 +149,7 @@ static void cancel_request(struct mcp *m, int64_t id, const char *why) {
     char params[120];
     snprintf(params, sizeof params, "{\"requestId\": %lld, \"reason\": \"%s\"}", (long long)id, why);
     mcp_message_put_notification(&m->unsent, "notifications/cancelled", params);
-    send_unsent(m);
+    if (!m->http) send_unsent(m);
 }
 
 /* Appends a request. Those of VERSION have no connection that says who asks. */
@@ -167,34 +171,101 @@ static bool names(const struct json *versions) {
     return found;
 }
 
-/* Sends a request and waits for its result, an object in the arena. ERR_CANCELLED; else ERR_RUNTIME: also an error that
- * the server reports. */
-static int exchange(struct mcp *m, const char *method, const char *params, double timeout_s, int cancel_fd,
-                    struct arena *a, const struct json **result, struct error *e) {
-    const double until = clock_now() + timeout_s * (double)test_limits_get(TEST_LIMIT_SERVE_SECOND_MS, 1000) / 1e3;
-    const int64_t id = ++m->last_id;
-    struct mcp_message reply;
-    if (m->broken) return break_off(m, e, "was given up after an earlier error");
-    m->names_version = false;
-    put_request(m, id, method, params);
-    if (m->unsent.failed) return break_off(m, e, "no memory");
+/* What is asked. tool: the name of the tool that is called; NULL: none. */
+struct question {
+    const char *method, *params, *tool;
+    double timeout_s, until;
+    int cancel_fd;
+};
+
+static int initialize(struct mcp *m, struct error *e);
+
+/* Posts what is unsent: a message, whose reply follows, or with id -1 a notification. */
+static int post(struct mcp *m, const struct question *q, int64_t id, struct arena *a, struct mcp_message *reply,
+                struct error *e) {
+    const struct mcp_http_message message = {.text = m->unsent.data,
+                                             .n = m->unsent.len,
+                                             .id = id,
+                                             .version = m->is_stateless ? VERSION
+                                                        : *m->version   ? m->version
+                                                                        : NULL,
+                                             .method = m->is_stateless ? q->method : NULL,
+                                             .tool = m->is_stateless ? q->tool : NULL,
+                                             .until = q->until,
+                                             .cancel_fd = q->cancel_fd};
+    if (m->unsent.failed) return error_set(e, ERR_MEMORY, "no memory");
+    const int rc = mcp_http_send(m->http, &message, a, reply, e);
+    m->unsent.len = 0;
+    return rc;
+}
+
+/* Posts a notification. A server that does not take it is not told again. */
+static void notify(struct mcp *m, double seconds) {
+    struct arena arena = {0};
+    struct mcp_message none;
+    const struct question q = {.until = clock_now() + seconds, .cancel_fd = -1};
+    error_ignore(post(m, &q, -1, &arena, &none, &(struct error){0}));
+    arena_free(&arena);
+}
+
+/* A session that the server has forgotten is begun again, once. */
+static int exchange_http(struct mcp *m, const struct question *q, int64_t id, struct arena *a,
+                         struct mcp_message *reply, struct error *e) {
+    int rc = post(m, q, id, a, reply, e);
+    if (rc == MCP_HTTP_NO_SESSION) {
+        mcp_http_forget(m->http);
+        *m->version = 0;
+        TRY(initialize(m, e));
+        put_request(m, id, q->method, q->params);
+        rc = post(m, q, id, a, reply, e);
+    }
+    if (rc == MCP_HTTP_NO_SESSION)
+        return error_set(e, ERR_RUNTIME, "MCP server %.100s: does not keep its session", mcp_name(m));
+    const bool is_late = rc == ERR_RUNTIME && clock_now() >= q->until;
+    if (is_late)
+        error_set(e, rc, "MCP server %.100s: no answer to %s after %g s", mcp_name(m), q->method, q->timeout_s);
+    if ((rc == ERR_CANCELLED || is_late) && q->tool && !m->is_stateless) { /* else the closed connection says it */
+        cancel_request(m, id, rc == ERR_CANCELLED ? "the user stopped it" : "timeout");
+        notify(m, CANCEL_S);
+    }
+    return rc;
+}
+
+/* Waits for the reply of a child process. */
+static int exchange_stdio(struct mcp *m, const struct question *q, int64_t id, struct arena *a,
+                          struct mcp_message *reply, struct error *e) {
     for (bool found = false; !found;) {
         struct pollfd fds[4] = {{.fd = m->unsent.len ? m->child.in : -1, .events = POLLOUT},
                                 {.fd = m->child.out, .events = POLLIN},
                                 {.fd = m->child.err, .events = POLLIN},
-                                {.fd = cancel_fd, .events = POLLIN}};
+                                {.fd = q->cancel_fd, .events = POLLIN}};
         const int ready = poll(fds, 4, CHECK_MS);
         if (ready > 0 && fds[3].revents)
             return cancel_request(m, id, "the user stopped it"), error_set(e, ERR_CANCELLED, "stopped by the user");
         if (ready > 0 && fds[0].revents) send_unsent(m);
         if (ready > 0 && fds[2].revents) receive_errors(m);
         if (ready > 0 && fds[1].revents) TRY(receive(m, e));
-        TRY(find_reply(m, id, a, &reply, &found, e));
-        if (found || clock_now() < until) continue;
-        if (strncmp(method, "tools/", 6) == 0) cancel_request(m, id, "timeout"); /* no others may be cancelled */
-        return error_set(e, ERR_RUNTIME, "MCP server %.100s: no answer to %s after %g s", mcp_name(m), method,
-                         timeout_s);
+        TRY(find_reply(m, id, a, reply, &found, e));
+        if (found || clock_now() < q->until) continue;
+        if (strncmp(q->method, "tools/", 6) == 0) cancel_request(m, id, "timeout"); /* no others may be cancelled */
+        return error_set(e, ERR_RUNTIME, "MCP server %.100s: no answer to %s after %g s", mcp_name(m), q->method,
+                         q->timeout_s);
     }
+    return 0;
+}
+
+/* Sends a request and waits for its result, an object in the arena. ERR_CANCELLED; else ERR_RUNTIME: also an error that
+ * the server reports. */
+static int exchange(struct mcp *m, struct question q, struct arena *a, const struct json **result, struct error *e) {
+    const char *method = q.method;
+    const int64_t id = ++m->last_id;
+    struct mcp_message reply;
+    q.until = clock_now() + q.timeout_s * (double)test_limits_get(TEST_LIMIT_SERVE_SECOND_MS, 1000) / 1e3;
+    if (m->broken) return break_off(m, e, "was given up after an earlier error");
+    m->names_version = false;
+    put_request(m, id, method, q.params);
+    if (m->unsent.failed) return break_off(m, e, "no memory");
+    TRY(m->http ? exchange_http(m, &q, id, a, &reply, e) : exchange_stdio(m, &q, id, a, &reply, e));
     *result = reply.body;
     const struct json *type = json_get(reply.body, "resultType");
     if (reply.kind == MCP_RESULT && type && !json_is(type, "complete"))
@@ -231,6 +302,13 @@ static int check_tools(struct mcp *m, const struct json *result, struct error *e
     return json_get(json_get(result, "capabilities"), "tools") ? 0 : break_off(m, e, "it offers no tools");
 }
 
+/* Keeps the revision that the server has chosen, for heads of HTTP. */
+static void take_version(struct mcp *m, const struct json *version) {
+    bool is_date = version && version->type == JSON_STRING && version->n == strlen(OLD_VERSION);
+    for (uint32_t i = 0; is_date && i < version->n; i++) is_date = strchr("0123456789-", version->string[i]) != NULL;
+    snprintf(m->version, sizeof m->version, "%.*s", (int)strlen(OLD_VERSION), is_date ? version->string : OLD_VERSION);
+}
+
 /* Begins a connection of OLD_VERSION. */
 static int initialize(struct mcp *m, struct error *e) {
     static const char params[] =
@@ -238,11 +316,16 @@ static int initialize(struct mcp *m, struct error *e) {
     struct arena arena = {0};
     const struct json *result;
     m->is_stateless = false;
-    int rc = exchange(m, "initialize", params, START_S, -1, &arena, &result, e);
+    *m->version = 0;
+    int rc =
+        exchange(m, (struct question){"initialize", params, .timeout_s = START_S, .cancel_fd = -1}, &arena, &result, e);
     if (!rc) rc = check_tools(m, result, e);
+    if (!rc) take_version(m, json_get(result, "protocolVersion"));
     arena_free(&arena);
-    if (!rc) mcp_message_put_notification(&m->unsent, "notifications/initialized", NULL);
-    return rc;
+    if (rc) return rc;
+    mcp_message_put_notification(&m->unsent, "notifications/initialized", NULL);
+    if (m->http) notify(m, START_S);
+    return 0;
 }
 
 /* Asks whether the server speaks VERSION. *speaks: false also if there was no answer, or an error. */
@@ -250,7 +333,8 @@ static int probe(struct mcp *m, bool *speaks, struct error *e) {
     struct arena arena = {0};
     const struct json *result;
     m->is_stateless = true;
-    int rc = exchange(m, "server/discover", "{}", PROBE_S, -1, &arena, &result, e);
+    int rc = exchange(m, (struct question){"server/discover", "{}", .timeout_s = PROBE_S, .cancel_fd = -1}, &arena,
+                      &result, e);
     *speaks = !rc && names(json_get(result, "supportedVersions"));
     if (*speaks) rc = check_tools(m, result, e);
     arena_free(&arena);
@@ -274,7 +358,7 @@ static int negotiate(struct mcp *m, struct error *e) {
     bool speaks;
     TRY(probe(m, &speaks, e));
     if (speaks) return 0;
-    if (m->broken) TRY(start_again(m, e));
+    if (m->broken && !m->http) TRY(start_again(m, e));
     int rc = initialize(m, e);
     if (!rc || !m->names_version) return rc;
     rc = probe(m, &speaks, e);
@@ -286,8 +370,9 @@ int mcp_open(struct mcp **out, const char *command, struct error *e) {
     if (!m) return error_set(e, ERR_MEMORY, "no memory");
     pthread_mutex_init(&m->lock, NULL);
     m->child = (struct child){.in = -1, .out = -1, .err = -1};
-    int rc = split_command(m, command, e);
-    if (!rc) rc = child_start(&m->child, m->argv, 0, e);
+    const bool is_url = mcp_http_is_url(command);
+    int rc = is_url ? mcp_http_open(&m->http, command, e) : split_command(m, command, e);
+    if (!rc && !is_url) rc = child_start(&m->child, m->argv, 0, e);
     if (!rc) rc = negotiate(m, e);
     if (rc) mcp_close(out);
     return rc;
@@ -297,6 +382,7 @@ void mcp_close(struct mcp **at) {
     struct mcp *m = *at;
     *at = NULL;
     if (!m) return;
+    mcp_http_close(&m->http, *m->version ? m->version : NULL);
     child_end(&m->child, EXIT_MS / 1e3);
     child_close(&m->child.out);
     child_close(&m->child.err);
@@ -331,7 +417,9 @@ int mcp_list_tools(struct mcp *m, int (*fn)(void *ctx, const struct json *tool, 
     for (int page = 0; !rc && params.len; page++) {
         const struct json *result;
         if (page == MOST_PAGES) rc = break_off(m, e, "its list of tools has more than %d pages", MOST_PAGES);
-        if (!rc) rc = exchange(m, "tools/list", params.data, START_S, -1, &arena, &result, e);
+        if (!rc)
+            rc = exchange(m, (struct question){"tools/list", params.data, .timeout_s = START_S, .cancel_fd = -1},
+                          &arena, &result, e);
         const struct json *list = rc ? NULL : json_get(result, "tools");
         if (!rc && (!list || list->type != JSON_ARRAY)) rc = break_off(m, e, "tools/list: tools must be an array");
         for (uint32_t i = 0; !rc && i < list->n; i++) rc = fn(ctx, &list->items[i], e);
@@ -372,7 +460,10 @@ void mcp_call(struct mcp *m, const struct tool_definition *d, const char *argume
     int rc = ERR_CANCELLED;
     if (params.failed) rc = error_set(&e, ERR_MEMORY, "no memory");
     else if (acquire(m, cancel_fd)) {
-        rc = exchange(m, "tools/call", params.data, d->command.timeout_s, cancel_fd, &arena, &result, &e);
+        rc = exchange(m,
+                      (struct question){"tools/call", params.data, d->name, .timeout_s = d->command.timeout_s,
+                                        .cancel_fd = cancel_fd},
+                      &arena, &result, &e);
         if (!rc) put_result(d, result, r);
         pthread_mutex_unlock(&m->lock);
     }

@@ -57,7 +57,7 @@ FLOORS = [
         "cli/terminal": TERMINAL,
         "cli/turn": TURN,
         "cli/saved": TURN + ["cli/turn"],
-        "cli/tools": TURN + ["cli/turn"],
+        "cli/tools": TURN + ["cli/turn", "cli/remote/lib_curl.h", "cli/remote/remote_connection.h"],
         "cli/chat": TURN + ["cli/turn", "cli/tools", "cli/saved", "cli/modes/models.h"],
         "cli/remote": TURN + ["cli/turn", "cli/server/resident.h"],
         "cli/server": TURN + ["cli/turn"],
