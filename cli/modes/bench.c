@@ -235,6 +235,19 @@ static int bench_model(struct bench *b, struct error *e) {
     return rc;
 }
 
+int bench_measure(struct app *a, int keys, int prompt, double *answer, double *read, struct error *e) {
+    struct bench b = {.app = a};
+    struct bench_result r;
+    const int context = engine_info(a->engine)->context, warm = context > 600 ? 512 : 8;
+    *answer = *read = 0;
+    int rc = run_sessions(&b, 1, warm, DECODE_TOKENS, &r, e); /* every expert was read then */
+    if (!rc && keys + DECODE_TOKENS <= context && !(rc = run_sessions(&b, 1, keys, DECODE_TOKENS, &r, e)))
+        *answer = r.decode_s > 0 ? (r.tokens - 1) / r.decode_s : 0;
+    if (!rc && prompt + 1 <= context && !(rc = run_sessions(&b, 1, prompt, 1, &r, e)))
+        *read = r.prefill_s > 0 ? prompt / r.prefill_s : 0;
+    return rc;
+}
+
 int bench_run(struct app *a, struct error *e) {
     const struct opt_value *v = a->opts.v;
     struct bench b = {.app = a, .json = v[OPT_JSON].on, .first = true};

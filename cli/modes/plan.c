@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/json.h"
+#include "cli/modes/bench.h"
 #include "cli/open.h"
 #include "cli/options/paths.h"
 #include "cli/terminal/amount.h"
@@ -451,6 +452,57 @@ static void put_plan(struct plan_view *v, const struct json *root) {
     put_upgrades(v, json_get(root, "more"));
 }
 
+/* --measure: one line that somebody can send. */
+static void put_comparison(struct buf *out, bool json, const char *what, double predicted, double measured) {
+    char p[32], m[32];
+    if (!(predicted > 0) || !(measured > 0)) return;
+    if (json)
+        buf_fmt(out, ", \"%s\": {\"predicted\": %.3f, \"measured\": %.3f, \"share\": %.3f}", what, predicted, measured,
+                measured / predicted);
+    else
+        buf_fmt(out, "; %s %s tok/s predicted, %s measured (%.2f)", what, amount_rate(predicted, p, sizeof p),
+                amount_rate(measured, m, sizeof m), measured / predicted);
+}
+static int put_measured(struct app *a, const struct json *root, struct buf *out, struct error *e) {
+    enum { KEYS = 1024, PROMPT = 2048 }; /* as a plan's first answer, and one of its prompts */
+    char mode[16], model[64], machine[160];
+    double answer, read;
+    const bool json = a->opts.v[OPT_JSON].on;
+    const struct json *prompt = find_row(json_get(root, "prefill"), "tokens", PROMPT);
+    const double seconds =
+        prompt
+            ? json_num(json_get(json_get(prompt, "modes"), json_text(json_get(prompt, "chosen"), mode, sizeof mode)), 0)
+            : 0;
+    TRY(open_engine(a, e));
+    progress_begin("measuring");
+    int rc = bench_measure(a, KEYS, PROMPT, &answer, &read, e);
+    progress_clear();
+    if (rc) return rc;
+    const struct engine_info *i = engine_info(a->engine);
+    const struct json *cards = json_path(root, "fits.cards");
+    json_text(json_path(root, "fits.host.name"), machine, sizeof machine);
+    for (uint32_t k = 0; cards && k < cards->n; k++) {
+        char name[48];
+        const size_t at = strlen(machine);
+        snprintf(machine + at, sizeof machine - at, " + %s",
+                 json_text(json_get(json_at(cards, k), "name"), name, sizeof name));
+    }
+    json_text(json_get(root, "model"), model, sizeof model);
+    if (json) {
+        buf_fmt(out, "{\"hearth\": \"%s\", \"machine\": ", HEARTH_VERSION);
+        out_json_string(out, machine, strlen(machine));
+        buf_fmt(out, ", \"threads\": %d, \"level\": \"%s\", \"model\": ", i->threads, i->level);
+        out_json_string(out, i->name, strlen(i->name));
+    } else
+        buf_fmt(out, "hearth %s on %s, %d threads, %s, with %s (%s)", HEARTH_VERSION, machine, i->threads, i->level,
+                i->name, model);
+    put_comparison(out, json, json ? "answer" : "answers",
+                   json_num(json_get(json_at(json_get(root, "decode"), 0), "tokens_per_s"), 0), answer);
+    put_comparison(out, json, json ? "prompt" : "a prompt of 2,048 tokens", seconds > 0 ? PROMPT / seconds : 0, read);
+    buf_str(out, json ? "}\n" : "\n");
+    return out->failed ? error_set(e, ERR_MEMORY, "no memory") : 0;
+}
+
 int plan_run(struct app *a, struct error *e) {
     const struct opt_value *v = a->opts.v;
     struct engine_params p;
@@ -458,7 +510,7 @@ int plan_run(struct app *a, struct error *e) {
     struct arena arena = {0};
     struct json root;
     char cache_dir[PATHS_MAX];
-    bool has_model = v[OPT_MODEL].text && !v[OPT_ARCH].text;
+    const bool measures = v[OPT_MEASURE].on, has_model = measures || (v[OPT_MODEL].text && !v[OPT_ARCH].text);
     int rc = 0, rows;
     if (v[OPT_ARCH].origin == ORIGIN_FLAG && v[OPT_MODEL].origin == ORIGIN_FLAG)
         rc = error_set(e, ERR_USAGE, "--arch and -m cannot be combined: both select the model");
@@ -470,7 +522,11 @@ int plan_run(struct app *a, struct error *e) {
     progress_begin("planning");
     if (!rc) rc = engine_plan(&p, v[OPT_PLAN].text, v[OPT_ARCH].text, &json, e);
     progress_clear();
-    if (!rc && v[OPT_JSON].on) buf_char(&json, '\n'), out_write(json.data, json.len);
+    if (!rc && measures) {
+        rc = json_parse(&arena, json.data, json.len, 0, "plan", &root, e);
+        if (!rc) rc = put_measured(a, &root, &text, e);
+        if (!rc) out_write(text.data, text.len);
+    } else if (!rc && v[OPT_JSON].on) buf_char(&json, '\n'), out_write(json.data, json.len);
     else if (!rc && !(rc = json_parse(&arena, json.data, json.len, 0, "plan", &root, e))) {
         struct plan_view view = {.out = &text, .color = a->color_out, .verbose = v[OPT_VERBOSE].on, .width = 80};
         if (a->tty_out) term_size(&rows, &view.width);

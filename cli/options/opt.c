@@ -495,6 +495,8 @@ static int check_combinations(const struct opts *o, struct error *e) {
     if (mode != OPT_SERVE && mode != OPT_BATCH && v[OPT_PARALLEL].origin == ORIGIN_FLAG)
         return error_set(e, ERR_USAGE, "--parallel needs --serve or --batch");
     if (v[OPT_KL].text && mode != OPT_PERPLEXITY) return error_set(e, ERR_USAGE, "--kl needs --perplexity FILE");
+    if (v[OPT_MEASURE].on && (mode != OPT_PLAN || strcmp(v[OPT_PLAN].text, "here") || v[OPT_ARCH].text))
+        return error_set(e, ERR_USAGE, "--measure needs --plan here, and a model that is here (-m)");
     if (mode != OPT_PLAN && v[OPT_ARCH].text) return error_set(e, ERR_USAGE, "--arch needs --plan");
     if (v[OPT_VAR].n_items && !v[OPT_PROMPT_FILE].text) return error_set(e, ERR_USAGE, "--var needs --prompt-file");
     return 0;

@@ -122,6 +122,7 @@ enum opt_id {
     OPT_KL,
     OPT_PLAN,
     OPT_ARCH,
+    OPT_MEASURE,
     OPT_PRINT_CONFIG,
     OPT_COMPLETION,
     OPT_COMPLETE,

@@ -244,6 +244,8 @@ const struct opt_def opt_table[OPT_COUNT] = {
                   .names = "machines"},
     [OPT_ARCH] = {"arch", 0, OPT_TEXT, 0, MEASURE, "NAME",
                   .help = "plan for a published model without its files, as in qwen3-30b:q4_k_m (deepseek-v3)"},
+    [OPT_MEASURE] = {"measure", 0, OPT_FLAG, 0, MEASURE,
+                     .help = "with --plan here: one line, what is predicted and what is measured"},
 
     [OPT_PRINT_CONFIG] = {"print-config", 0, OPT_FLAG, OPT_SELECTS_MODE, OTHER,
                           .help = "print every setting with its value and origin"},

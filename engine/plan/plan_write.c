@@ -497,8 +497,10 @@ static void json_fits(struct buf *b, const struct cost_machine *cost, const stru
                       const struct machine_choice *c) {
     double bytes = weight_bytes(w), have = cost->domain[0].memory, row = (double)kv_token_bytes(&w->config, kv);
     bool fits = fits_in_memory(cost, w);
+    buf_str(b, "\"fits\":{\"host\":{\"name\":");
+    json_quote(b, cost->domain[0].name, strlen(cost->domain[0].name));
     buf_fmt(b,
-            "\"fits\":{\"host\":{\"bytes\":%.0f,\"have\":%.0f,\"fits\":%s},\"parameters\":%.4g,\"token_bytes\":%zu,"
+            ",\"bytes\":%.0f,\"have\":%.0f,\"fits\":%s},\"parameters\":%.4g,\"token_bytes\":%zu,"
             "\"routed_bytes\":%zu,\"routed_token_bytes\":"
             "%.0f,\"kv_token_bytes\":%.0f",
             bytes, have, fits ? "true" : "false", parameter_count(&w->config), weights_token_bytes(w), w->bytes_routed,

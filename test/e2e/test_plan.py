@@ -153,6 +153,21 @@ class Plan(driver.Case):
             self.assertEqual((rc, out), (2, b""), name)
             self.assertIn(want, err)
 
+    def test_measure_prints_one_line(self):
+        rc, out, err = self.run_bin("--plan", "here", "--measure")
+        self.assertEqual(rc, 0, err)
+        text = out.decode()
+        self.assertRegex(text, r"\Ahearth \S+ on .+, \d+ threads?, \w+, with ember \(DeepSeek-V3\)(; (answers|a prompt of 2,048 tokens) \S+ tok/s predicted, \S+ measured \(\d+\.\d\d\)){2}\n\Z")
+        rc, out, err = self.run_bin("--plan", "here", "--measure", "--json")
+        row = json.loads(out)
+        for what in ("answer", "prompt"):
+            self.assertAlmostEqual(row[what]["share"], row[what]["measured"] / row[what]["predicted"], delta=2e-3)
+            self.assertGreater(row[what]["measured"], 0)
+        self.assertTrue(row["machine"] and row["model"] == "ember" and row["threads"] > 0)
+        for args in (["--measure"], ["--plan", "paper-a-1", "--measure"], ["--plan", "here", "--arch", "qwen3-30b", "--measure"]):
+            rc, out, err = self.run_bin(*args)
+            self.assertTrue(rc == 2 and "--measure needs --plan here" in err, (args, err))
+
     def test_list(self):
         text = self.run_bin("--plan", "list")[1].decode()
         listed = json.loads(self.run_bin("--plan", "list", "--json")[1])

@@ -3,6 +3,7 @@
  * prompt that borrowed the memory. The device computes at another level than the CPU, so that its sums have other bits.
  * usage: test_pinned    the built-in model */
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -119,8 +120,9 @@ static void write_profile(void) {
 
 /* --- Answers ---------------------------------------------------------------------------------- */
 
-/* Decodes STEPS tokens of the first n sessions from position KEYS; out [STEPS, vocab]: the first one's logits. */
-static void answer(int n, enum exec_mode mode, int first_token, float *out) {
+/* Decodes STEPS tokens of sessions [first, first + n) from position KEYS; out [STEPS, vocab]: the logits of session
+ * `of`. */
+static void answer_of(int first, int n, enum exec_mode mode, int first_token, int of, float *out) {
     const size_t vocab = (size_t)b.w.config.vocab;
     struct error err = {0};
     _Atomic int never = 0;
@@ -128,14 +130,18 @@ static void answer(int n, enum exec_mode mode, int first_token, float *out) {
         struct decode_span spans[SESSIONS];
         int32_t token[SESSIONS];
         for (int i = 0; i < n; i++) {
-            if (!k) decode_rewind(b.m.decode, &b.kv[i], KEYS);
-            token[i] = (first_token + 50 * k + 7 * i) % 500;
-            spans[i] = (struct decode_span){.kv = &b.kv[i], .tokens = &token[i], .pos = KEYS + k, .n = 1};
+            struct kv *kv = &b.kv[first + i];
+            if (!k) decode_rewind(b.m.decode, kv, KEYS);
+            token[i] = (first_token + 50 * k + 7 * (first + i)) % 500;
+            spans[i] = (struct decode_span){.kv = kv, .tokens = &token[i], .pos = KEYS + k, .n = 1};
         }
         if (decode_run(b.m.decode, mode, spans, n, &never, &err)) die("answer", &err);
         CHECK(decode_last_exec(b.m.decode) == mode, "it ran otherwise");
-        if (out) memcpy(out + (size_t)k * vocab, spans[0].logits, vocab * sizeof *out);
+        if (out) memcpy(out + (size_t)k * vocab, spans[of - first].logits, vocab * sizeof *out);
     }
+}
+static void answer(int n, enum exec_mode mode, int first_token, float *out) {
+    answer_of(0, n, mode, first_token, 0, out);
 }
 
 /* Checks that exactly the named experts are on devices; NULL: none. Returns how many. */
@@ -230,6 +236,10 @@ static void beside_rows_of_the_cpu(const float *alone, float *got) {
         if (gpu_alloc(g, &taken[n_taken], size, &err)) size /= 2, err = (struct error){0};
         else n_taken++;
     answer(SESSIONS, DECODE_HYBRID, 40, got), compare("beside rows of the CPU", got, alone);
+    float *by_cpu = mem_alloc(STEPS * (size_t)b.w.config.vocab * sizeof *by_cpu);
+    answer_of(SESSIONS - 1, 1, DECODE_CPU, 40, SESSIONS - 1, by_cpu);
+    answer_of(0, SESSIONS, DECODE_HYBRID, 40, SESSIONS - 1, got), compare("a row of the CPU", got, by_cpu);
+    mem_free(by_cpu);
     CHECK(decode_n_without_room(b.m.decode), "all rows are on the device");
     check_resident("beside rows of the CPU", is_favourite);
     while (n_taken) gpu_free(g, taken[--n_taken]);
@@ -281,6 +291,10 @@ int main(void) {
     open_bench(&(struct setting){"emu:1", 1, 0, .is_deterministic = true});
     answer(1, DECODE_HYBRID, 40, none);
     close_bench();
+    float largest = 0, apart = 0; /* the same sums but for rounding */
+    for (size_t i = 0; i < row; i++)
+        largest = fmaxf(largest, fabsf(none[i])), apart = fmaxf(apart, fabsf(none[i] - want[i]));
+    CHECK(apart < 1e-4f * largest, "logits of at most %g are %g from the CPU's", (double)largest, (double)apart);
     if (cpu_level_best() == CPU_SCALAR) printf("SKIPPED: devices compute as the CPU does, which has one level\n");
     else CHECK(memcmp(none, want, row * sizeof *none), "the device computes no experts");
     follow_first_prompt(got, none);
