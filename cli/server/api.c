@@ -64,9 +64,14 @@ void api_override_sampling(const struct api_request *r, int choice, struct sampl
 int api_parse_tools(const struct api_request *r, const struct turn *t, struct tool_calls *out) {
     struct buf markup = {0};
     int rc = 0;
-    if (t->tool.len && !r->markup && !r->no_tool_calls) {
-        out_utf8(&markup, t->tool.data, t->tool.len);
-        rc = markup.failed ? ERR_MEMORY : tool_calls_parse(markup.data, markup.len, r->tools, out);
+    /* a call without the template's marks, where nothing else asks for JSON */
+    const bool is_text = !t->tool.len && r->tools && !r->has_source && t->reason == DONE_STOP && !t->stop_found;
+    const struct buf *from = is_text ? &t->text : &t->tool;
+    if (from->len && !r->markup && !r->no_tool_calls) {
+        out_utf8(&markup, from->data, from->len);
+        rc = markup.failed ? ERR_MEMORY
+             : is_text     ? tool_calls_parse_text(markup.data, markup.len, r->tools, out)
+                           : tool_calls_parse(markup.data, markup.len, r->tools, out);
     }
     buf_free(&markup);
     if (rc == ERR_MEMORY) return rc;
@@ -74,10 +79,11 @@ int api_parse_tools(const struct api_request *r, const struct turn *t, struct to
     return 0;
 }
 
+bool api_calls_are_text(const struct api_choice *c) { return c->calls->n && !c->turn->tool.len; }
 void api_put_answer_text(struct buf *b, const struct api_choice *c) {
     const struct turn *t = c->turn;
     struct buf text = {0};
-    buf_add(&text, t->text.data ? t->text.data : "", t->text.len);
+    if (!api_calls_are_text(c)) buf_add(&text, t->text.data ? t->text.data : "", t->text.len);
     if (!c->calls->n && t->tool.len) buf_add(&text, t->tool.data, t->tool.len);
     out_json_string(b, text.data ? text.data : "", text.len);
     b->failed |= text.failed;

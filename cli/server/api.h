@@ -133,6 +133,9 @@ void api_override_sampling(const struct api_request *r, int choice, struct sampl
 /* Parses the tool calls of an answer; none with `markup`. Returns 0 or ERR_MEMORY; text that is not a call yields
  * none. */
 int api_parse_tools(const struct api_request *r, const struct turn *t, struct tool_calls *out);
+/* Whether the calls of an answer are its text: they were written without the template's marks, and a stream has sent
+ * them as text. */
+bool api_calls_are_text(const struct api_choice *c);
 /* Appends the answer's text: the text proper, and tool calls that could not be parsed. */
 void api_put_answer_text(struct buf *b, const struct api_choice *c);
 /* Appends the head of a server-sent event whose data is an object with the event's name as its type: event: NAME, data:

@@ -65,6 +65,14 @@ class Agent(driver.ChatCase):
         with open(os.path.join(self.dir, name)) as f:
             return f.read()
 
+    def test_call_as_text(self):
+        """A call in a block of code, as models write that do not know their template's marks."""
+        fenced = "```json\n" + json.dumps({"name": "read_file", "arguments": {"path": "src/add.py"}}, indent=2) + "\n```"
+        rc, out, err = self.run_bin("--agent", self.dir, "-p", script(fenced, "done"))
+        self.assertTrue(rc == 0 and out.rstrip().endswith(b"done") and "call of read_file" in err, (rc, out, err))
+        rc, out, err = self.run_bin("--agent", self.dir, "-p", script("Like this:\n" + fenced, "done"))
+        self.assertTrue(rc == 0 and b"done" not in out and "call of" not in err, (rc, out, err))
+
     def agent(self, *calls, options=(), env=None, allow=("--allow", "all"), rc=0):
         """Runs calls, one a turn; returns their objects in --json."""
         got, out, err = self.run_bin("--agent", self.dir, *allow, "--max-calls", "1000", "--json", "-p", script(*calls, "done"), *options, env=env)

@@ -44,6 +44,15 @@ class Skipped(Api):
                    self.post("/v1/messages", {"max_tokens": 1000, "messages": [{"role": "user", "content": "call"}], "tools": [{"type": "web_search_20250305", "name": "web_search"}, {"name": "weather", "input_schema": CITY}]})["stop_reason"],
                    self.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "call"}], "tools": [{"type": "custom", "custom": {"name": "a"}}, {"type": "function", "function": city}]})["choices"][0]["finish_reason"]]
         self.assertEqual(answers, ["function_call", "tool_use", "tool_calls"])
+        # a call that is the answer's text
+        text = {"role": "user", "content": "say " + json.dumps(['```json\n{"name": "weather", "arguments": {"city": "Bern"}}\n```'])}
+        self.assertEqual([x["type"] for x in self.post("/v1/responses", {"input": [text], "tools": codex})["output"]], ["function_call"])
+        got = self.post("/v1/messages", {"max_tokens": 1000, "messages": [text], "tools": [{"name": "weather", "input_schema": CITY}]})
+        self.assertEqual([(x["type"], x.get("input")) for x in got["content"]] + [got["stop_reason"]], [("tool_use", {"city": "Bern"}), "tool_use"])
+        got = self.post("/api/chat", {"messages": [text], "tools": [{"type": "function", "function": city}], "stream": False})["message"]
+        self.assertEqual((got["content"], got["tool_calls"][0]["function"]["name"], got["tool_calls"][0]["function"]["arguments"]), ("", "weather", {"city": "Bern"}))
+        for path, body, want in (("/v1/messages", {"max_tokens": 1000, "messages": [text], "tools": [{"name": "weather", "input_schema": CITY}], "stream": True}, "tool_use"), ("/v1/responses", {"input": [text], "tools": codex, "stream": True}, "function_call"), ("/api/chat", {"messages": [text], "tools": [{"type": "function", "function": city}]}, "tool_calls")):
+            self.assertIn(want, self.s.request("POST", path, body)[2].decode(), path)
         back = [{"role": "user", "content": "call"}, {"type": "custom_tool_call", "call_id": "c", "name": "apply_patch", "input": "*** Begin"}, {"type": "custom_tool_call_output", "call_id": "c", "output": "done"}, {"type": "web_search_call", "id": "w"}, {"role": "user", "content": "prompt"}]
         self.assertEqual(self.post("/v1/responses", {"input": back, "tools": codex})["output"][-1]["content"][0]["text"], "[user]call[assistant][tool]done[user]prompt[assistant]")
         self.post("/v1/responses", {"input": "x", "tools": [{"type": "a\x1bb"}]})

@@ -77,6 +77,47 @@ static void check(const char *markup, const char *want) {
     arena_free(&arena);
 }
 
+/* Answers that are nothing but calls; what is not, or calls no tool of the request, is text. */
+static void check_text(const char *text, const char *want) {
+    struct arena arena = {0};
+    struct json tools;
+    struct tool_calls c = {0};
+    struct buf got = {0};
+    assert_int_equal(json_parse(&arena, weather, sizeof weather - 1, 0, "tools", &tools, NULL), 0);
+    const int rc = tool_calls_parse_text(text, strlen(text), &tools, &c);
+    assert_true(rc ? rc == ERR_MODEL && !c.n : c.n > 0);
+    if (rc) buf_str(&got, "?");
+    for (size_t i = 0; i < c.n; i++) buf_fmt(&got, "%s%s(%s)", i ? " " : "", c.v[i].name.data, c.v[i].arguments.data);
+    assert_string_equal(got.data, want);
+    assert_int_equal(tool_calls_parse_text(text, strlen(text), NULL, &c), ERR_MODEL); /* without tools */
+    buf_free(&got);
+    tool_calls_free(&c);
+    arena_free(&arena);
+}
+static void test_text(void **state) {
+#define CALL "{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern\"}}"
+    static const char one[] = "weather({\"city\": \"Bern\"})";
+    check_text("```json\n" CALL "\n```", one);
+    check_text("\n```\n" CALL "```\n", one);
+    check_text(CALL, one);
+    check_text("[" CALL ", " CALL "]", "weather({\"city\": \"Bern\"}) weather({\"city\": \"Bern\"})");
+    check_text("```json\n" CALL "\n" CALL "\n```", "weather({\"city\": \"Bern\"}) weather({\"city\": \"Bern\"})");
+    check_text("<tools>\n" CALL "\n</tools>", one);
+    check_text("{\"name\": \"weather\", \"parameters\": {\"city\": \"```\"}}", "weather({\"city\": \"```\"})");
+    check_text("A call is written like this:\n```json\n" CALL "\n```", "?");
+    check_text("```json\n" CALL "\n```\nThis calls the tool.", "?");
+    check_text("```json\n" CALL "\n```\n```json\n" CALL "\n```", "?");
+    check_text("{\"name\": \"Bern\", \"arguments\": {}}", "?");
+    check_text("[" CALL ", {\"name\": \"Bern\"}]", "?");
+    check_text("{\"city\": \"Bern\"}", "?");
+    check_text("```json\n" CALL, "?");
+    check_text("```", "?");
+    check_text("[]", "?");
+    check_text("", "?");
+    check_text("weather", "?");
+#undef CALL
+}
+
 static void test_markup(void **state) {
     static const char one[] = "weather({\"city\": \"Bern\", \"days\": 3})";
     /* Qwen, Hermes */
@@ -518,17 +559,12 @@ static void test_large_streams(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_markup),
-                                       cmocka_unit_test(test_notations),
-                                       cmocka_unit_test(test_marks_in_strings),
-                                       cmocka_unit_test(test_several),
-                                       cmocka_unit_test(test_types),
-                                       cmocka_unit_test(test_streams),
-                                       cmocka_unit_test(test_no_calls),
-                                       cmocka_unit_test(test_request),
-                                       cmocka_unit_test(test_ids),
-                                       cmocka_unit_test(test_message_forms),
-                                       cmocka_unit_test(test_saved_messages),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_markup),        cmocka_unit_test(test_text),
+                                       cmocka_unit_test(test_notations),     cmocka_unit_test(test_marks_in_strings),
+                                       cmocka_unit_test(test_several),       cmocka_unit_test(test_types),
+                                       cmocka_unit_test(test_streams),       cmocka_unit_test(test_no_calls),
+                                       cmocka_unit_test(test_request),       cmocka_unit_test(test_ids),
+                                       cmocka_unit_test(test_message_forms), cmocka_unit_test(test_saved_messages),
                                        cmocka_unit_test(test_large_streams)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,8 @@
 /* Calls in a markup of any form, and lists of calls. */
 #include "tokenizer/chat/tool_calls.h"
 
+#include <string.h>
+
 #include "tokenizer/chat/tool_calls_internal.h"
 
 static int parse_markup(const struct call_parser *p, struct markup_range t) {
@@ -19,6 +21,37 @@ int tool_calls_parse(const char *s, size_t n, const struct json *tools, struct t
     const struct call_parser p = {out, tools, dialects_first(t)};
     size_t n_before = out->n;
     int rc = parse_markup(&p, t);
+    if (rc) tool_calls_truncate(out, n_before);
+    return rc;
+}
+
+static bool is_tool(const struct json *tools, const struct buf *name) {
+    for (uint32_t i = 0; tools && tools->type == JSON_ARRAY && i < tools->n; i++) {
+        const struct json *t = json_at(tools, i), *f = json_get(t, "function");
+        const struct json *of = json_get(f ? f : t, "name");
+        if (of && of->type == JSON_STRING && of->n == name->len && !memcmp(of->string, name->data, of->n)) return true;
+    }
+    return false;
+}
+/* Without a fence or tags around all of it. */
+static struct markup_range without_frame(struct markup_range t) {
+    struct markup_range rest = t, in;
+    if (markup_starts_with(t, "```") && markup_take_before(&rest, "\n", &in)) {
+        const char *end = markup_find(rest, "```");
+        if (end && end + 3 == t.end) return markup_trim((struct markup_range){rest.s, end});
+    }
+    rest = t;
+    if (markup_starts_with(t, "<tools>") && markup_take_between(&rest, "<tools>", "</tools>", &in) && rest.s == t.end)
+        return markup_trim(in);
+    return t;
+}
+int tool_calls_parse_text(const char *s, size_t n, const struct json *tools, struct tool_calls *out) {
+    const struct call_parser p = {.calls = out, .tools = tools};
+    const size_t n_before = out->n;
+    const struct markup_range t = without_frame(markup_trim((struct markup_range){s, s + n}));
+    if (!markup_starts_with(t, "{") && !markup_starts_with(t, "[")) return ERR_MODEL;
+    int rc = tool_calls_parse_json(&p, t);
+    for (size_t i = n_before; i < out->n && !rc; i++) rc = is_tool(tools, &out->v[i].name) ? 0 : ERR_MODEL;
     if (rc) tool_calls_truncate(out, n_before);
     return rc;
 }
