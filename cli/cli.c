@@ -197,6 +197,8 @@ static int run_mode(struct app *a, struct error *e) {
     if (a->opts.v[OPT_VERSION].on) return print_version(a, e);
     enum opt_id mode = opt_mode(&a->opts);
     if (a->opts.v[OPT_LISTEN].text && mode != OPT_SERVE) return error_set(e, ERR_USAGE, "--listen needs --serve");
+    if (a->opts.v[OPT_PAGE].on && !a->opts.v[OPT_LISTEN].text)
+        return error_set(e, ERR_USAGE, "--page needs --listen, as in --listen 8080");
     if (a->opts.v[OPT_ALLOW_REMOTE].on && !a->opts.v[OPT_LISTEN].text)
         return error_set(e, ERR_USAGE, "--allow-remote needs --listen");
     int rc = constraint_read_options(a, e);

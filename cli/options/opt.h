@@ -79,6 +79,7 @@ enum opt_id {
     OPT_NO_ATTACH,
     OPT_SERVE,
     OPT_LISTEN,
+    OPT_PAGE,
     OPT_ALLOW_REMOTE,
     OPT_STRICT,
     OPT_IDLE,

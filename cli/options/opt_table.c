@@ -152,6 +152,7 @@ const struct opt_def opt_table[OPT_COUNT] = {
                    .help = "keep the model open and serve chats on a socket, as OpenAI, Anthropic and Ollama do"},
     [OPT_LISTEN] = {"listen", 0, OPT_TEXT, 0, SERVE, "ADDRESS",
                     .help = "with --serve: also listen on a port, as in 8080 or 127.0.0.1:8080; prints an API key"},
+    [OPT_PAGE] = {"page", 0, OPT_FLAG, 0, SERVE, .help = "with --listen: a page for chats in a browser, at /"},
     [OPT_ALLOW_REMOTE] = {"allow-remote", 0, OPT_FLAG, 0, SERVE,
                           .help = "with --listen: allow addresses that other machines reach; needs HEARTH_API_KEY"},
     [OPT_STRICT] = {"strict", 0, OPT_FLAG, SETTING, SERVE,

@@ -224,6 +224,9 @@ static int start_server(struct server *s, struct error *e) {
     else buf_fmt(&line, "serving %s on %s\n", a->info->name, s->path);
     if (s->port_fd >= 0)
         buf_fmt(&line, "base URL %s\nkey %s\n", s->url, s->has_fixed_key ? "from HEARTH_API_KEY" : s->key);
+    if (a->opts.v[OPT_PAGE].on) /* servers do not see what follows # */
+        buf_fmt(&line, "page %.*s/%s%s\n", (int)(strlen(s->url) - strlen("/v1")), s->url,
+                s->has_fixed_key ? "" : "#key=", s->has_fixed_key ? "" : s->key);
     /* else no client has the URL and key */
     rc = line.failed ? error_set(e, ERR_MEMORY, "no memory") : out_write(line.data, line.len) ? out_check(e) : 0;
     buf_free(&line);

@@ -238,6 +238,33 @@ static enum MHD_Result on_health(struct http_request *x) {
     buf_str(&b, x->server->stopping ? "{\"status\": \"stopping\"}\n" : "{\"status\": \"ok\"}\n");
     return send_reply(x, x->server->stopping ? 503 : 200, &b);
 }
+/* The page loads nothing from elsewhere, and no other page may frame it. */
+static enum MHD_Result on_page(struct http_request *x) {
+    static const char *const heads[][2] = {
+        {MHD_HTTP_HEADER_CONTENT_TYPE, "text/html; charset=utf-8"},
+        {"Content-Security-Policy", "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+                                    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"},
+        {"Referrer-Policy", "no-referrer"},
+        {"X-Content-Type-Options", "nosniff"},
+        {MHD_HTTP_HEADER_CACHE_CONTROL, "no-cache"}};
+    const char *text;
+    size_t n;
+    serve_page_get(&text, &n);
+    struct MHD_Response *r = mhd.create_response_from_buffer(n, (void *)text, MHD_RESPMEM_PERSISTENT);
+    if (!r) return MHD_NO;
+    for (size_t i = 0; i < sizeof heads / sizeof *heads; i++) mhd.add_response_header(r, heads[i][0], heads[i][1]);
+    x->replied = MHD_HTTP_OK;
+    enum MHD_Result rc = mhd.queue_response(x->conn, MHD_HTTP_OK, r);
+    mhd.destroy_response(r);
+    return rc;
+}
+static enum MHD_Result on_experts(struct http_request *x) {
+    struct buf b = {0};
+    struct error e;
+    if (!serve_page_put_experts(x->server, &b, &e)) return send_reply(x, 200, &b);
+    buf_free(&b);
+    return send_error(x, &e);
+}
 static enum MHD_Result on_metrics(struct http_request *x) {
     struct buf b = {0};
     serve_info_metrics(x->server, &b);
@@ -285,6 +312,8 @@ static const struct route {
               {"/api/embeddings", "POST", on_embeddings, &ollama_chat},
               {"/hearth/status", "GET", on_status, &openai_chat},
               {"/hearth/tokens", "POST", on_tokens, &openai_chat, .has_model = true},
+              {"/hearth/experts", "GET", on_experts, &openai_chat},
+              {"/", "GET", on_page, &openai_chat},
               {"/hearth/stop", "POST", on_stop, &openai_chat, .local_only = true},
               {"/health", "GET", on_health, &openai_chat},
               {"/metrics", "GET", on_metrics, &openai_chat},
@@ -294,6 +323,7 @@ static const struct route {
 /* model: the one that a path ends in. */
 static bool route_matches(const struct route *r, struct server *s, const char *url, struct serve_model **model) {
     size_t n = strlen(r->path);
+    if (n == 1) return s->app->opts.v[OPT_PAGE].on && !strcmp(url, r->path);
     if (r->path[n - 1] != '/') return !strcmp(url, r->path);
     return !strncmp(url, r->path, n) && (*model = serve_model_find(s, url + n, strlen(url + n)));
 }
@@ -435,7 +465,8 @@ enum MHD_Result serve_request(void *server, struct MHD_Connection *c, const char
             return send_reply(x, x->status, &x->refusal);
         }
         if (x->over_share) set_refusal(x, 503, NULL, "too many connections from this client");
-        else if (x->local || !strcmp(url, "/health") || check_key(x)) set_route(x, route, url, method);
+        else if (x->local || !strcmp(url, "/health") || (route && route->fn == on_page) || check_key(x))
+            set_route(x, route, url, method);
         if (!x->status && length && strtoull(length, NULL, 10) > SERVE_BODY_BYTES)
             set_refusal(x, 413, NULL, "the body is larger than 16 MB");
         bool is_chunked = mhd.lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_TRANSFER_ENCODING);

@@ -105,6 +105,7 @@ void serve_status_put(struct server *s, struct buf *b) {
     else buf_str(b, "\"\""); /* nobody attaches: what its sampling is, is not known before it is open */
     buf_free(&own);
     if (s->has_models) put_open_models(s, b);
+    if (i->n_experts) buf_fmt(b, ", \"experts\": %d", i->n_experts);
     buf_str(b, ", \"build\": ");
     resident_build(b);
     buf_fmt(b,

@@ -259,6 +259,11 @@ void serve_status_put(struct server *s, struct buf *out);
 uint64_t serve_status_kv_bytes(const struct server *s); /* memory of all KV caches */
 uint64_t serve_status_resident_bytes(void);             /* memory of the process */
 
+/* serve_page.c: the page of --page; experts: of the model that the status describes. ERR_USAGE: it has none, or is not
+ * open; ERR_MEMORY: it is answering */
+void serve_page_get(const char **text, size_t *n);
+int serve_page_put_experts(const struct server *s, struct buf *b, struct error *e);
+
 /* serve_model.c: the list */
 /* Adds a model. own: an app is made for it. */
 int serve_model_add(struct server *s, const char *name, const char *dir, bool own, struct error *e);
