@@ -26,10 +26,20 @@ struct command {
 static const struct command commands[];
 static const size_t N_COMMANDS;
 
-/* Names used by other programs. */
-static const struct {
-    const char *name, *means;
-} aliases[] = {{"exit", "bye"}, {"quit", "bye"}, {"?", "help"}, {"list", "sessions"}};
+/* Names used by other programs. first: the word before the arguments; NULL: none. */
+static const struct alias {
+    const char *name, *means, *first;
+} aliases[] = {{"exit", "bye", NULL},
+               {"quit", "bye", NULL},
+               {"?", "help", NULL},
+               {"list", "sessions", NULL},
+               {"effort", "set", "effort"}};
+
+static const struct alias *find_alias(const char *word, size_t n) {
+    for (size_t k = 0; k < sizeof aliases / sizeof *aliases; k++)
+        if (strlen(aliases[k].name) == n && !strncasecmp(aliases[k].name, word, n)) return &aliases[k];
+    return NULL;
+}
 
 static const char *next_command(void *ctx) {
     size_t *i = ctx;
@@ -38,9 +48,8 @@ static const char *next_command(void *ctx) {
 
 /* Finds a command or alias, in upper or lower case; NULL if there is none. */
 static const struct command *find_command(const char *word, size_t n) {
-    for (size_t k = 0; k < sizeof aliases / sizeof *aliases; k++)
-        if (strlen(aliases[k].name) == n && !strncasecmp(aliases[k].name, word, n))
-            return find_command(aliases[k].means, strlen(aliases[k].means));
+    const struct alias *a = find_alias(word, n);
+    if (a) word = a->means, n = strlen(a->means);
     for (size_t i = 0; i < N_COMMANDS; i++)
         if (strlen(commands[i].name) == n && !strncasecmp(commands[i].name, word, n)) return &commands[i];
     return NULL;
@@ -65,8 +74,7 @@ static void report_unknown(struct repl *r, const char *word) {
                   {"config", "set"},
                   {"settings", "show"},
                   {"think", "set think yes"},
-                  {"nothink", "set think no"},
-                  {"effort", "set effort"}};
+                  {"nothink", "set think no"}};
     char near[40];
     size_t at = 0;
     const enum opt_id setting = opt_find(word, strlen(word), NULL);
@@ -201,7 +209,7 @@ static const struct command commands[] = {
     {MODEL, "preset", "[NAME]", "list presets, or use one", command_preset, 0,
      "A preset is a section [NAME] of the configuration file: settings such as temp, a system prompt, and a model."},
     {MODEL, "set", "NAME VALUE", "change a setting: /set temp 0.2", command_set, 0,
-     "/set NAME default resets a setting. /show lists them."},
+     "/set NAME default resets a setting. /show lists them. /effort LEVEL is /set effort LEVEL."},
     {MODEL, "show", "", "show the current settings", command_show, RUNS_BESIDE, NULL},
     {INFO, "tokens", "", "show how full the context is", command_tokens, RUNS_BESIDE, NULL},
     {INFO, "stats", "", "show counts and speeds of the last answer", command_stats, RUNS_BESIDE, NULL},
@@ -247,8 +255,11 @@ void command_run(struct repl *r, const char *text) {
     snprintf(word, sizeof word, "%.*s", (int)(n < sizeof word ? n : sizeof word - 1), text);
     const char *arg = text + n + strspn(text + n, " \t\n");
     const struct command *c = find_command(text, n);
-    char *copy = mem_strdup(arg);
+    const struct alias *alias = find_alias(text, n);
+    const char *first = alias && alias->first ? alias->first : "";
+    char *copy = mem_alloc(strlen(first) + strlen(arg) + 2);
     if (!copy) return;
+    sprintf(copy, "%s%s%s", first, *first ? " " : "", arg);
     copy[trim_end(copy, strlen(copy), " \t\n")] = 0;
     /* "/undo 3" */
     if (c && *copy && !*c->args && !(c->flags & RUNS_BESIDE))

@@ -8,6 +8,7 @@
 #include "cli/options/breakers.h"
 #include "cli/report.h"
 #include "cli/tools/tool_round.h"
+#include "cli/turn/template_vars.h"
 
 static void print_setting(struct repl *r, enum opt_id id) {
     static const char *const origins[] = {"default", "default", "configuration file", "environment", "preset",
@@ -130,6 +131,7 @@ void command_set(struct repl *r, const char *arg) {
         return;
     }
     screen_print(r, "%s is %s from the next answer on", opt_table[id].name, value);
+    if (id == OPT_EFFORT) template_vars_note_effort(r->app);
 }
 
 void command_tokens(struct repl *r, const char *arg) {

@@ -150,10 +150,14 @@ void screen_show_answer_status(struct repl *r) {
     if (r->answer_status_shown && now - r->status_drawn_s < STATUS_INTERVAL_S) return;
     r->status_drawn_s = now;
     buf_fmt(&b, "\r\n%s", r->line.color ? "\033[2m" : "");
-    if (r->thinking.since)
-        buf_fmt(&b, "thinking for %s, ", amount_duration(now - r->thinking.since, time, sizeof time));
+    const char *effort = r->app->opts.v[OPT_EFFORT].text;
+    if (r->thinking.since && effort) buf_fmt(&b, "thinking (effort %s)", effort);
+    else if (r->thinking.since) buf_str(&b, "thinking");
+    else if (effort) buf_fmt(&b, "effort %s, ", effort);
+    if (r->thinking.since) buf_fmt(&b, " for %s, ", amount_duration(now - r->thinking.since, time, sizeof time));
     buf_fmt(&b, "%d tokens, %s tok/s%s\033[K%s\033[A\r", u->n_tokens, turn_speed(u, rate, sizeof rate),
-            r->thinking.since ? "; Ctrl-O shows the thinking" : "", r->line.color ? "\033[0m" : "");
+            r->thinking.since && r->line.cols >= 80 ? "; Ctrl-O shows the thinking" : "",
+            r->line.color ? "\033[0m" : "");
     if (r->printer.col) buf_fmt(&b, "\033[%dC", r->printer.col);
     if (!b.failed) out_draw(1, b.data, b.len);
     r->answer_status_shown = !b.failed;

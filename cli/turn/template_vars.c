@@ -30,15 +30,25 @@ static const char *word_of(const struct app *a, const char *effort) {
     return effort;
 }
 
+static bool has_thinking_switch(const struct app *a) {
+    return a->backend->is_local && (mentions(a, "enable_thinking") || mentions(a, "thinking"));
+}
+
 static void put_effort(struct app *a, int *think, struct buf *b) {
     const char *effort = a->opts.v[OPT_EFFORT].text;
     if (!effort) return;
-    const bool none = !strcmp(effort, "none"), has_effort = mentions(a, "reasoning_effort"),
-               has_switch = a->backend->is_local && (mentions(a, "enable_thinking") || mentions(a, "thinking"));
-    if (*think < 0 && has_switch) *think = !none;
+    const bool has_effort = mentions(a, "reasoning_effort");
+    if (*think < 0 && has_thinking_switch(a)) *think = strcmp(effort, "none") != 0;
     if (has_effort) buf_fmt(b, ", \"reasoning_effort\": \"%s\"", word_of(a, effort));
-    if (a->noted_effort == effort) return;
+    template_vars_note_effort(a);
+}
+
+void template_vars_note_effort(struct app *a) {
+    const char *effort = a->opts.v[OPT_EFFORT].text;
+    if (!effort || a->noted_effort == effort) return;
     a->noted_effort = effort;
+    const bool none = !strcmp(effort, "none"), has_effort = mentions(a, "reasoning_effort"),
+               has_switch = has_thinking_switch(a);
     if (!has_effort && !has_switch)
         report_note("--effort %s: the model's chat template knows neither an effort nor a switch for thinking", effort);
     else if (!has_effort && !none)

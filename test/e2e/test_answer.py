@@ -43,6 +43,17 @@ class Answer(driver.Case):
         t.prompt(t.until("stopped", at))
         self.assertNotIn(b"thought for", t.out)
 
+    def test_effort_in_the_status(self):
+        t = self.chat("--effort", "low", env={"FAKE_MENTIONS": "reasoning_effort"})
+        t.send("ponder\r")
+        at = t.until("thinking (effort low) for 1 s, ")
+        t.send("\x03")
+        self.last = t.prompt(t.until("stopped", at))
+        t.send("drip\r")
+        at = t.until("effort low, ", self.last)
+        t.send("\x03")
+        self.last = t.prompt(t.until("stopped", at))
+
     def test_show_thinking(self):
         t = self.chat("--show-thinking", "always")
         self.assertRegex(self.ask(t, "think", "the answer"), "reasoning.* here")

@@ -189,10 +189,17 @@ class Habits(driver.ChatCase):
         for level in ("0", "101", "loud", "", "1000"):
             self.assertEqual(self.run_bin("-p", "x", "--effort", level)[0], 2, level)
         t = self.chat(env={"FAKE_MENTIONS": gpt_oss})
-        self.ask(t, "/effort", "did you mean /set effort?")
+        self.ask(t, "/effort", "effort            auto")
+        self.ask(t, "/effort high", "effort is high from the next answer on")
+        self.ask(t, "prompt x", '<reasoning_effort="high">')
+        self.ask(t, "/EFFORT loud", "'loud' is not one of: none minimal low medium high xhigh max")
         self.ask(t, "/set effort 20", "effort is 20 from the next answer on")
         self.ask(t, "prompt x", '<reasoning_effort="low">')
         self.assertIn("effort            20", self.ask(t, "/show", "effort"))
+        t = self.chat(env={"FAKE_MENTIONS": ""})
+        self.ask(t, "/effort low", "knows neither an effort nor a switch for thinking")  # at once
+        self.assertNotIn("neither an effort", self.ask(t, "prompt x", "assistant"))
+        self.ask(t, "/set effort high", "knows neither an effort nor a switch for thinking")
 
     def test_template_variables(self):
         """--template-var as JSON, or else as text, after hearth's own variables."""

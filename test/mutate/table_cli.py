@@ -415,5 +415,8 @@ change("perplexity-bos", "windows begin with their own first token", "e2e_perple
 change("perplexity-kl", "the divergence is that of the reference from the model", "e2e_perplexity", (PERPLEXITY, "divergence += exp(log_p) *", "divergence += exp((double)logits[i] - sum) *"))
 change("perplexity-error", "the standard error is that of one token", "e2e_perplexity", (PERPLEXITY, "variance / (double)(m->n - 1)", "variance"))
 change("perplexity-ids", "models with other vocabularies are compared", "e2e_perplexity", (PERPLEXITY, "other.n != p->ids.n ||", "0 && "))
+change("effort-alias", "/effort sets nothing", "e2e_habits", ("cli/chat/command.c", '{"effort", "set", "effort"}', '{"effort", "set", NULL}'))
+change("effort-note", "/set effort says what the template makes of it only with the next answer", "e2e_habits", ("cli/chat/command_show.c", "if (id == OPT_EFFORT) template_vars_note_effort(r->app);", ""))
+change("effort-status", "the status of an answer does not name the effort", "e2e_answer", ("cli/chat/screen.c", "else if (effort) buf_fmt(&b,", "else if (0) buf_fmt(&b,"))
 change("think-limit-stop", "an answer may end where its thinking must be closed", "e2e_thinking", ("cli/turn/think_limit.c", "->is_ending ? FILTER_OPEN : FILTER_COMPLETE", "->is_ending ? FILTER_COMPLETE : FILTER_COMPLETE"))
 change("think-limit-count", "thinking goes on for one token after its limit", "e2e_thinking", ("cli/turn/think_limit.c", "++t->n_thought >= t->limit", "++t->n_thought > t->limit"))
