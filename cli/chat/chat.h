@@ -59,7 +59,10 @@ struct chat_session { /* one session of the chat */
     struct prompt answer_prompt; /* that of the last answer, while a summary is written */
     struct turn_stats stats;
     bool has_stats;
-    double started_s; /* clock at the start of the running turn, or the last one */
+    int n_in_context;       /* tokens of the last answer and its prompt; 0: unknown */
+    bool takes_any_summary; /* /compact force */
+    bool keeps_whole;       /* a summary was refused: --compact-at waits for the user */
+    double started_s;       /* clock at the start of the running turn, or the last one */
     uint64_t seed;
 };
 

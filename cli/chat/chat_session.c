@@ -111,6 +111,7 @@ void chat_session_clear(struct repl *r, struct chat_session *t) {
         *t->name = 0;
     } else conversation_free(&t->conv);
     t->conv = fresh;
+    t->n_in_context = 0;
     conversation_free(&t->compacted);
     attachments_truncate(&t->attached, 0);
     prompt_free(&t->prompt);
@@ -126,6 +127,7 @@ bool chat_session_undo_clear(struct chat_session *t) {
     t->named = t->cleared.named;
     snprintf(t->name, sizeof t->name, "%s", t->cleared.name);
     t->cleared = (struct cleared_conversation){0};
+    t->n_in_context = 0;
     prompt_free(&t->prompt);
     return true;
 }

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "cli/chat/attachments.h"
 #include "cli/chat/chat_session.h"
+#include "cli/chat/fullness.h"
 #include "cli/chat/queue.h"
 #include "cli/chat/screen.h"
 #include "cli/chat/thinking.h"
@@ -121,6 +122,10 @@ static void finish_on_screen(struct repl *r, struct chat_session *t, bool is_sum
     if (v[OPT_EXPLAIN].on) report_explain(&u->stats);
     /* a user who stops an answer wants to think first */
     if (u->failed || u->reason == DONE_CANCELLED) queue_discard(r);
+    else if (!is_summary && fullness_wants_summary(r, t)) {
+        screen_print(r, "the context is %d %% full: /compact follows, as --compact-at says", fullness_percent(r, t, 0));
+        queue_put_first(r, "/compact");
+    }
     out_write("\n", 1);
 }
 
@@ -161,7 +166,10 @@ static void finish_turn(struct repl *r, struct chat_session *t) {
     } else if (t->turn.failed && !t->turn.text.len && !t->turn.thinking.len && t->replaced.n &&
                !conversation_append(&t->conv, &t->replaced))
         prompt_free(&t->prompt);
-    else if (!is_summary) add_answer(r, t);
+    else if (!is_summary) {
+        add_answer(r, t);
+        if (!t->turn.failed) t->n_in_context = t->stats.prompt_tokens + t->stats.answer_tokens;
+    }
     conversation_free(&t->replaced);
     if (front && r->app->tools && !t->round.calls.n) /* markup that is not a call */
         answer_printer_add(&r->printer, OUTPUT_TOOL_CALL, t->turn.tool.data, t->turn.tool.len);

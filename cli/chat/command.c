@@ -179,9 +179,11 @@ static const struct command commands[] = {
     {TALK, "continue", "", "continue the last answer", command_continue, 0, NULL},
     {TALK, "undo", "", "undo the last question and its answer, /clear or /compact", command_undo, 0, NULL},
     {TALK, "clear", "", "start over, on an empty screen", command_clear, 0, NULL},
-    {TALK, "compact", "", "replace the conversation with a summary", command_compact, 0,
+    {TALK, "compact", "[force]", "replace the conversation with a summary", command_compact, 0,
      "The model summarises the conversation; the summary takes the place of the earlier messages, so that the context "
-     "has room again."},
+     "has room again. A refusal, or a summary that is too short for its text, leaves the conversation as it is; "
+     "/compact "
+     "force takes it. /set compact-at 80 does this by itself when 80 % of the context are full."},
     {TALK, "system", "[TEXT]", "show or set the system prompt; - removes it", command_system, 0, NULL},
     {TALK, "bg", "TEXT", "answer TEXT in the background; alone: move the running answer there", command_bg, 0,
      "While an answer runs, & alone does the same as /bg. /switch shows the answer later."},

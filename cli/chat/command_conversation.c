@@ -90,13 +90,17 @@ void command_undo(struct repl *r, const char *arg) {
         screen_print(r, "its file%s attached to the next question; /detach drops %s", n_attached > 1 ? "s are" : " is",
                      n_attached > 1 ? "them" : "it");
     truncate_before_role(&t->conv, ROLE_USER);
+    t->n_in_context = 0;
     prompt_free(&t->prompt);
     chat_session_save(r, t);
 }
 
 void command_compact(struct repl *r, const char *arg) {
     if (chat_session_report_busy(r, r->active)) return;
-    if (r->active->conv.n < 3) screen_print(r, "there is nothing to summarise");
+    r->active->takes_any_summary = !strcmp(arg, "force");
+    if (*arg && !r->active->takes_any_summary)
+        screen_print(r, "nothing was done: /compact takes no argument but force");
+    else if (r->active->conv.n < 3) screen_print(r, "there is nothing to summarise");
     else compact_start(r, r->active);
 }
 

@@ -50,6 +50,9 @@ static void print_setting(struct repl *r, enum opt_id id) {
     case OPT_THINK_LIMIT:
         if (!o->text) snprintf(value, sizeof value, "unlimited"), from = "model decides";
         break;
+    case OPT_COMPACT_AT:
+        if (!o->text) snprintf(value, sizeof value, "never"), from = "default";
+        break;
     case OPT_MAX_CALLS:
         if (!o->text) snprintf(value, sizeof value, "%d", TOOL_ROUND_MOST_CALLS), from = "default";
         break;

@@ -1,6 +1,9 @@
 /* /compact: the model summarises a long conversation, and the summary replaces it. */
 #include "cli/chat/compact.h"
 
+#include <string.h>
+#include <strings.h>
+
 #include "cli/chat/chat_turn.h"
 #include "cli/chat/screen.h"
 #include "cli/open.h"
@@ -55,10 +58,54 @@ static void end_summary(struct chat_session *t, bool is_replaced) {
     t->on_finish = NULL;
 }
 
+/* Whether the model writes that it will not, instead of a summary. */
+static bool is_refusal(const struct buf *summary) {
+    static const char *const beginnings[] = {"i'm sorry",  "i am sorry",  "sorry",        "i cannot", "i can't",
+                                             "i'm unable", "i am unable", "i'm not able", "as an ai", "i won't"};
+    enum { LONGEST = 600 };
+    const char *s = summary->data;
+    size_t n = summary->len;
+    for (; n && strchr(" \t\r\n*\"'", *s); s++) n--;
+    for (size_t i = 0; i < sizeof beginnings / sizeof *beginnings && n < LONGEST; i++) {
+        char plain[16];
+        size_t k = 0;
+        for (size_t at = 0; at < n && k + 1 < sizeof plain; at++) {
+            const bool is_curly = !strncmp(s + at, "\xE2\x80\x99", n - at < 3 ? n - at : 3);
+            plain[k++] = is_curly ? '\'' : s[at];
+            at += is_curly ? 2 : 0;
+        }
+        plain[k] = 0;
+        if (!strncasecmp(plain, beginnings[i], strlen(beginnings[i]))) return true;
+    }
+    return false;
+}
+
+/* Reports a summary that would lose the conversation; true: there is one. */
+static bool is_doubtful(struct repl *r, const struct chat_session *t) {
+    enum { SHORT = 30, OF_TEXT = 1000, SHARE = 200 }; /* bytes; one byte of so many */
+    const struct buf *summary = &t->turn.text;
+    size_t n = 0;
+    for (size_t i = 0; i < t->n_summarised && i < t->conv.n; i++)
+        if (t->conv.messages[i].role != ROLE_SYSTEM) n += t->conv.messages[i].text.len;
+    const bool refuses = is_refusal(summary),
+               is_short = n >= OF_TEXT && (summary->len < SHORT || summary->len < n / SHARE);
+    if (t->takes_any_summary || !(refuses || is_short)) return false;
+    if (refuses) screen_print(r, "the model has refused to write a summary");
+    else screen_print(r, "the summary is too short: %zu bytes for a text of %zu", summary->len, n);
+    screen_print(r, "the conversation is unchanged; /compact tries again, /compact force takes any summary");
+    return true;
+}
+
 static void finish_summary(struct repl *r, struct chat_session *t) {
     struct turn *u = &t->turn;
     const bool is_complete = !u->failed && u->reason == DONE_STOP && u->text.len;
+    if (is_complete && is_doubtful(r, t)) {
+        t->keeps_whole = true;
+        end_summary(t, false);
+        return;
+    }
     const bool is_replaced = is_complete && !replace_with_summary(t, &u->text);
+    if (is_replaced) t->n_in_context = 0, t->keeps_whole = false;
     if (is_replaced)
         screen_print(r, "the summary above replaces the earlier conversation, which /undo brings back; /tokens shows "
                         "the free context");

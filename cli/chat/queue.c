@@ -17,6 +17,15 @@ void queue_add(struct repl *r, const char *text, size_t n) {
     else line_hint(&r->line, "no memory; the line is lost");
 }
 
+void queue_put_first(struct repl *r, const char *text) {
+    const size_t n = r->n_queue;
+    queue_add(r, text, strlen(text));
+    if (r->n_queue == n) return;
+    char *last = r->queue[n];
+    memmove(r->queue + 1, r->queue, n * sizeof *r->queue);
+    r->queue[0] = last;
+}
+
 char *queue_take(struct repl *r) {
     char *text = r->queue[0];
     memmove(r->queue, r->queue + 1, --r->n_queue * sizeof *r->queue);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "cli/chat/fullness.h"
 #include "cli/terminal/amount.h"
 #include "cli/terminal/columns.h"
 #include "cli/terminal/out.h"
@@ -106,6 +107,7 @@ void screen_label(const struct chat_session *t, char *out, size_t cap) {
     else snprintf(out, cap, "%d", t->number);
 }
 
+enum { NEARLY_FULL = 85 };                    /* percent of the context from which the status names it */
 static const double STATUS_INTERVAL_S = 0.25; /* a status that is redrawn for each token flickers */
 
 void screen_update_status(struct repl *r) {
@@ -130,6 +132,8 @@ void screen_update_status(struct repl *r) {
         } else buf_str(&b, "reading");
     }
     if (r->n_queue) buf_fmt(&b, "%s%zu queued: %s", b.len ? "   " : "", r->n_queue, r->queue[0]);
+    const int percent = fullness_percent(r, r->active, 0);
+    if (!b.len && percent >= NEARLY_FULL) buf_fmt(&b, "context %d %% full; /compact makes room", percent);
     line_status(&r->line, b.data ? b.data : "");
     screen_flush(r);
     buf_free(&b);
@@ -155,8 +159,12 @@ void screen_show_answer_status(struct repl *r) {
     else if (r->thinking.since) buf_str(&b, "thinking");
     else if (effort) buf_fmt(&b, "effort %s, ", effort);
     if (r->thinking.since) buf_fmt(&b, " for %s, ", amount_duration(now - r->thinking.since, time, sizeof time));
-    buf_fmt(&b, "%d tokens, %s tok/s%s\033[K%s\033[A\r", u->n_tokens, turn_speed(u, rate, sizeof rate),
-            r->thinking.since && r->line.cols >= 80 ? "; Ctrl-O shows the thinking" : "",
+    buf_fmt(&b, "%d tokens, %s tok/s", u->n_tokens, turn_speed(u, rate, sizeof rate));
+    /* without the question, which is not counted yet */
+    const int percent = r->on_screen->replaced.n ? 0 : fullness_percent(r, r->on_screen, u->n_tokens);
+    if (percent >= NEARLY_FULL) buf_fmt(&b, ", context %d %% full", percent < 100 ? percent : 100);
+    buf_fmt(&b, "%s\033[K%s\033[A\r",
+            r->thinking.since && r->line.cols >= 80 && percent < NEARLY_FULL ? "; Ctrl-O shows the thinking" : "",
             r->line.color ? "\033[0m" : "");
     if (r->printer.col) buf_fmt(&b, "\033[%dC", r->printer.col);
     if (!b.failed) out_draw(1, b.data, b.len);

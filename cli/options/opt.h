@@ -74,6 +74,7 @@ enum opt_id {
     OPT_CONTINUE,
     OPT_LAST,
     OPT_NO_SAVE,
+    OPT_COMPACT_AT,
     OPT_LIST_CHATS,
     OPT_DELETE,
     OPT_NO_ATTACH,

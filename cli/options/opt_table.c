@@ -141,6 +141,8 @@ const struct opt_def opt_table[OPT_COUNT] = {
                   .help = "continue the most recently saved conversation, or the last answer of -p"},
     [OPT_NO_SAVE] = {"no-save", 0, OPT_FLAG, SETTING, SESSION,
                      .help = "store nothing of this chat on disk, nor the input history"},
+    [OPT_COMPACT_AT] = {"compact-at", 0, OPT_INT, LIVE, SESSION, "N", .lo = 10, .hi = 99,
+                        .help = "in a chat: /compact by itself when N % of the context are full (never)"},
     [OPT_LIST_CHATS] = {"list", 0, OPT_FLAG, OPT_SELECTS_MODE | OPT_EVERYDAY, SESSION,
                         .help = "list saved conversations, newest first; also with --json"},
     [OPT_DELETE] = {"delete", 0, OPT_TEXT, OPT_SELECTS_MODE, SESSION, "NAME",

@@ -405,7 +405,7 @@ static void make_plan(struct session *s, const struct request *r, const char *pr
     } else if (!strcmp(word, "rows")) {
         for (int i = 0; i < 60; i++) buf_fmt(b, "row %d\n", i);
         s->token_s = 0.005;
-    } else if (!strcmp(word, "Summarise")) buf_str(b, "the gist");
+    } else if (!strcmp(word, "Summarise")) buf_str(b, getenv("FAKE_SUMMARY") ? getenv("FAKE_SUMMARY") : "the gist");
     else if (!strcmp(word, "sampling")) {
         const struct sampling *a = &r->sampling;
         buf_fmt(b, "temp %g top-p %g top-k %d min-p %g repeat-penalty %g seed %llu max %d", a->temperature, a->top_p,

@@ -107,6 +107,49 @@ class Commands(driver.ChatCase):
         self.assertEqual(self.messages("kept"), said)
         self.ask(t, "/undo", "undone: two", "kept> ")
 
+    def test_compact_that_loses_too_much(self):
+        """A refusal, or a summary that is short for its text, leaves the conversation as it is, and says so."""
+        long = "y" * 1200
+        for summary, why in (("", r"the summary is too short: 8 bytes for a text of \d+"), ("I’m sorry, but I can’t help with that.", "the model has refused to write a summary"),
+                             (" *As an AI* I do not do that.", "the model has refused to write a summary"), ("A long one, with all names and numbers of it.", None)):
+            t = self.chat("--save", "kept", prompt="kept> ", env={"FAKE_SUMMARY": summary} if summary else {})
+            self.ask(t, long, "You said:", "kept> ")
+            self.ask(t, "two", "You said: two", "kept> ")
+            if why:
+                self.assertRegex(self.ask(t, "/compact", "the conversation is unchanged; /compact tries again", "kept> "), why)
+                self.ask(t, "/compact x", "/compact takes no argument but force", "kept> ")
+                self.ask(t, "/save", "saved as kept", "kept> ")
+                self.assertIn(("user", "two"), self.messages("kept"))
+            self.ask(t, "/compact force" if why else "/compact", "replaces the earlier conversation", "kept> ")
+            t.send("/bye\r")
+            self.assertEqual(t.wait(), 0)
+            self.assertEqual(self.run_bin("--delete", "kept")[0], 0)
+
+    def test_nearly_full(self):
+        """The status names a context that is nearly full before it is, and --compact-at makes room by itself, once if the model refuses."""
+        t = self.chat("-c", "1000")
+        self.ask(t, "z" * 200, "You said: ")
+        self.assertNotIn(b"% full", t.out)
+        self.ask(t, "z" * 230, "You said: ")
+        t.until("full; /compact makes room", self.last - 200)
+        self.assertTrue(any(re.match(r"context (8[5-9]|9\d) % full; /compact makes room$", row) for row in t.screen()), t.screen())
+        self.ask(t, "/compact", "replaces the earlier conversation")
+        t.quiet()
+        self.assertFalse([row for row in t.screen() if row.startswith("context ")])
+        for summary in ("", "I cannot do that."):
+            t = self.chat("-c", "1000", env={"FAKE_SUMMARY": summary} if summary else {})
+            self.ask(t, "/set compact-at 60", "compact-at is 60 from the next answer on")
+            self.ask(t, "z" * 200, "You said: ")
+            self.ask(t, "z" * 100, "You said: ")
+            at = t.until("/compact follows, as --compact-at says", self.last - 400)
+            self.last = t.prompt(t.until("the conversation is unchanged" if summary else "replaces the earlier conversation", at))
+            if summary:
+                self.ask(t, "x", "You said: x")
+            else:
+                self.assertIn("[user]Summary of our", self.ask(t, "prompt x", "prompt x[assistant]"))
+            t.quiet()
+            self.assertEqual(t.out.count(b"as --compact-at says"), 1)
+
     def test_compact_in_a_full_context(self):
         """Messages that do not fit together with the request for a summary remain as they are."""
         t = self.chat("-c", "400")

@@ -418,5 +418,11 @@ change("perplexity-ids", "models with other vocabularies are compared", "e2e_per
 change("effort-alias", "/effort sets nothing", "e2e_habits", ("cli/chat/command.c", '{"effort", "set", "effort"}', '{"effort", "set", NULL}'))
 change("effort-note", "/set effort says what the template makes of it only with the next answer", "e2e_habits", ("cli/chat/command_show.c", "if (id == OPT_EFFORT) template_vars_note_effort(r->app);", ""))
 change("effort-status", "the status of an answer does not name the effort", "e2e_answer", ("cli/chat/screen.c", "else if (effort) buf_fmt(&b,", "else if (0) buf_fmt(&b,"))
+COMPACT = "cli/chat/compact.c"
+change("compact-short", "a summary of a few bytes replaces a long conversation", "e2e_commands", (COMPACT, "is_short = n >= OF_TEXT &&", "is_short = 0 &&"))
+change("compact-refusal", "a refusal replaces the conversation", "e2e_commands", (COMPACT, "if (!strncasecmp(plain,", "if (0 && !strncasecmp(plain,"))
+change("compact-once", "a refused summary is asked for after every answer", "e2e_commands", (COMPACT, "t->keeps_whole = true;", ""))
+change("compact-full", "the status names no context that is nearly full", "e2e_commands", ("cli/chat/screen.c", "if (!b.len && percent >= NEARLY_FULL)", "if (0)"))
+change("compact-stale", "after /compact the context counts as full", "e2e_commands", (COMPACT, "if (is_replaced) t->n_in_context = 0,", "if (is_replaced)"))
 change("think-limit-stop", "an answer may end where its thinking must be closed", "e2e_thinking", ("cli/turn/think_limit.c", "->is_ending ? FILTER_OPEN : FILTER_COMPLETE", "->is_ending ? FILTER_COMPLETE : FILTER_COMPLETE"))
 change("think-limit-count", "thinking goes on for one token after its limit", "e2e_thinking", ("cli/turn/think_limit.c", "++t->n_thought >= t->limit", "++t->n_thought > t->limit"))
