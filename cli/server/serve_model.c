@@ -41,7 +41,11 @@ int serve_model_add(struct server *s, const char *name, const char *dir, bool ow
     m->app = s->app;
     m->keep_s = s->keep_s;
     if (own) {
-        if (!(m->own = m->app = mem_calloc(1, sizeof *m->own))) {
+        m->own = m->app = mem_calloc(1, sizeof *m->own);
+        m->job_app = mem_calloc(1, sizeof *m->job_app);
+        if (!m->own || !m->job_app) {
+            mem_free(m->own);
+            mem_free(m->job_app);
             mem_free(m);
             return error_set(e, ERR_MEMORY, "no memory for the list of models");
         }

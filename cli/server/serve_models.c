@@ -53,8 +53,8 @@ static void *run_job(void *model) {
             tokenizer_close(&a->tokenizer);
         } else inspect(m);
     } else if (m->job == SERVE_JOB_ENGINE) {
-        if ((m->rc = backend_local.open_engine(a, &m->error))) engine_close(&a->engine);
-    } else engine_close(&a->engine);
+        if ((m->rc = backend_local.open_engine(m->job_app, &m->error))) engine_close(&m->job_app->engine);
+    } else engine_close(&m->job_app->engine);
     atomic_store(&m->done, true);
     error_ignore(write(m->event_fd, &one, sizeof one)); /* fails only when the counter is full */
     sig_wake();
@@ -64,11 +64,14 @@ static void *run_job(void *model) {
 static int start_job(struct server *s, struct serve_model *m, enum serve_job job, struct error *e) {
     m->job = job;
     m->rc = 0;
+    *m->job_app = *m->app; /* the thread changes nothing that is read meanwhile */
+    if (job == SERVE_JOB_CLOSE) m->app->engine = NULL;
     m->error = (struct error){0};
     m->event_fd = s->model_fd;
     atomic_store(&m->done, false);
     atomic_store(&m->cancelled, false);
     if (sig_start_thread(&m->thread, run_job, m)) return 0;
+    m->app->engine = m->job_app->engine;
     m->job = SERVE_JOB_NONE;
     return error_set(e, ERR_MEMORY, "no thread to open the model %.100s", m->name);
 }
@@ -170,6 +173,8 @@ static void finish_job(struct server *s, struct serve_model *m, double now) {
         wake_readers(s, m);
     } else if (job == SERVE_JOB_CLOSE) return;
     else if (!m->rc) {
+        m->app->engine = m->job_app->engine;
+        m->app->info = m->job_app->info;
         m->is_open = true;
         m->is_wanted = m->needs_memory = false;
         m->idle_s = now;
@@ -177,7 +182,6 @@ static void finish_job(struct server *s, struct serve_model *m, double now) {
         m->opened_at = (long long)time(NULL);
         wake_readers(s, m);
     } else {
-        m->app->info = &m->facts;
         if (m->rc == ERR_MEMORY && n_open(s)) { /* others are closed for it */
             m->needs_memory = true;
             return;
@@ -310,8 +314,10 @@ void serve_models_close(struct server *s) {
     for (size_t i = 0; i < s->n_models; i++) {
         struct serve_model *m = s->models[i];
         if (m->job != SERVE_JOB_NONE) pthread_join(m->thread, NULL);
+        if (m->job == SERVE_JOB_ENGINE) engine_close(&m->job_app->engine);
         if (m->own) backend_local.close(m->own);
         mem_free(m->own);
+        mem_free(m->job_app);
         mem_free(m);
     }
     mem_free(s->models);

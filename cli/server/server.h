@@ -42,6 +42,7 @@ struct serve_model {
     char name[304];
     struct app *app;         /* its engine is NULL unless is_open; its info is NULL before has_text */
     struct app *own;         /* the same, if it belongs to the model */
+    struct app *job_app;     /* with it: the copy with which a job opens or closes the engine */
     bool has_text;           /* tokenizer and template are open, from the first request to the end */
     bool is_open;            /* the engine, too */
     bool is_wanted;          /* opened without a request, at the start */
