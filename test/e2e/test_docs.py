@@ -110,6 +110,25 @@ class Docs(driver.Case):
             self.assertEqual(out.strip(), found, option)
 
 
+class Service(driver.Case):
+    def test_unit_of_the_user(self):
+        """systemd accepts the unit, its program has the options that it is started with, and a bad one would be noticed."""
+        unit = read("debian/hearth.user.service")
+        command = re.search(r"(?m)^ExecStart=(.*)$", unit)[1].split()
+        self.assertEqual(command[0], "/usr/bin/hearth")
+        shown = self.run_bin("--help", "all")[1].decode()
+        options = [option for part in re.findall(r"/usr/bin/hearth(.*)", unit) for option in re.findall(r"--[a-z-]+", part)]
+        self.assertIn("--serve", options)
+        for option in options:
+            self.assertRegex(shown, rf"(?m)^ +{option}\b")
+        if not shutil.which("systemd-analyze"):
+            self.skipTest("no systemd-analyze")
+        for text, accepted in ((unit.replace("/usr/bin/hearth", os.path.abspath(driver.BIN)), True), (unit.replace("/usr/bin/hearth", "/nowhere/hearth"), False)):
+            path = self.write("units/hearth.service", text)
+            p = subprocess.run(["systemd-analyze", "--user", "--man=no", "verify", path], capture_output=True, text=True, env={**self.env, "XDG_RUNTIME_DIR": os.path.dirname(path)})
+            self.assertEqual(((p.returncode, p.stdout + p.stderr) == (0, ""), accepted), (accepted, accepted), p.stderr)
+
+
 class Tests(driver.Case):
     def test_table_by_change(self):
         """Every test and every path that test/README.md's table by change names exists."""

@@ -2,6 +2,7 @@
 import http.server
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -283,6 +284,34 @@ class Remote(Case):
         self.assertEqual([m["role"] for m in body["messages"]], ["system", "user"])
         j = json.loads(out)
         self.assertEqual((j["model"], j["text"], j["thinking"], j["reason"], j["usage"]["prompt_tokens"]), ("m", "x", "why", "stop", 5))
+
+    def test_what_is_passed_on(self):
+        """As the manual lists it: members of the request, variables of the template, and what is refused by name."""
+        given = {"temp": (0.5, "temperature"), "top-p": (0.5, "top_p"), "top-k": (7, "top_k"), "min-p": (0.25, "min_p"), "repeat-penalty": (1.5, "repetition_penalty"), "presence-penalty": (0.5, "presence_penalty"),
+                 "frequency-penalty": (0.5, "frequency_penalty"), "dry-multiplier": (0.5, "dry_multiplier"), "dry-base": (2, "dry_base"), "dry-allowed-length": (3, "dry_allowed_length"), "dry-penalty-last-n": (64, "dry_penalty_last_n"),
+                 "dry-sequence-breakers": (["a", "b"], "dry_sequence_breakers"), "top-n-sigma": (1.5, "top_n_sigma"), "max-tokens": (9, "max_tokens"), "until": (["q"], "stop"), "effort": ("high", "reasoning_effort"), "seed": (3, "seed")}
+        for name, (value, member) in given.items():
+            text = "q" if name == "until" else json.dumps(value) if isinstance(value, list) else str(value)
+            self.assertEqual(self.ask("-p", "hi", "--" + name, text, replies=[stream("x")])[0], 0, name)
+            body = self.server.seen[-1][3]
+            self.assertEqual(body[member], value)
+            self.assertEqual(set(body) - {member}, {"model", "messages", "stream", "stream_options", "seed"} - {member})
+        self.ask("-p", "hi", "--schema", '{"type": "object"}', "--template-var", "colour=1", replies=[stream("{}")])
+        body = self.server.seen[-1][3]
+        self.assertEqual((body["response_format"]["json_schema"]["schema"], body["chat_template_kwargs"]), ({"type": "object"}, {"colour": 1}))
+        with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "man", "hearth.1"), encoding="utf-8") as f:
+            page = f.read()
+        page = page[page.index(".It as messages"):page.index(".Sh STRUCTURED ANSWERS")]
+        passed, refused = page[:page.index(".It not, and refused")], page[page.index(".It not, and refused"):]
+        for name in set(given) - {name for name in given if name.startswith("dry-")}:
+            self.assertIn(f"-{name}", passed)
+        values = {"raw": [], "special": [], "explain": [], "template": ["x.jinja"], "think-limit": ["5"], "regex": ["a"], "grammar": ["x.gbnf"], "choices": ["a,b"], "context": ["100"], "trace": ["x"], "threads": ["2"],
+                  "cpu": ["avx2"], "gpus": ["none"], "kv": ["f32"], "prefill": ["cpu"], "decode": ["cpu"]}
+        self.assertEqual(set(re.findall(r"-([a-z-]{2,})", refused)), set(values))
+        for name in set(values) - {"special", "grammar"}:
+            rc, out, err = self.ask("-p", "hi", "--" + name, *values[name])
+            self.assertEqual((rc, out), (2, b""), name)
+            self.assertIn(f"--{name} is not supported with a remote server", err)
 
     def test_chat(self):
         """Every command works with a server, or says why not and what to do instead."""
