@@ -61,7 +61,7 @@ void report_stats_text(const struct turn_stats *s, struct buf *out) {
     if (s->ttft_s > 0 && steps > 0 && s->decode_s > 0)
         buf_fmt(out, "%s tokens a second, first token after %s\n", amount_rate(steps / s->decode_s, rate, sizeof rate),
                 amount_seconds(s->ttft_s, text, sizeof text));
-    buf_fmt(out, "prompt: %d tokens", s->prompt_tokens);
+    buf_fmt(out, "prompt: %s", amount_count(s->prompt_tokens, "token", text, sizeof text));
     if (s->cached_tokens) buf_fmt(out, ", %d of them cached", s->cached_tokens);
     if (s->ttft_s <= 0) buf_str(out, ", stopped during prefill");
     else if (s->prefill_s > 0 && fresh > 0)
@@ -69,7 +69,7 @@ void report_stats_text(const struct turn_stats *s, struct buf *out) {
                 amount_rate(fresh / s->prefill_s, rate, sizeof rate));
     if (s->ttft_s > 0 && (steps <= 0 || s->decode_s <= 0))
         buf_fmt(out, "; first token after %s", amount_seconds(s->ttft_s, text, sizeof text));
-    buf_fmt(out, "\nanswer: %d tokens", s->answer_tokens);
+    buf_fmt(out, "\nanswer: %s", amount_count(s->answer_tokens, "token", text, sizeof text));
     if (steps > 0 && s->decode_s > 0)
         buf_fmt(out, " in %s (%s tokens/s)", amount_seconds(s->decode_s, text, sizeof text),
                 amount_rate(steps / s->decode_s, rate, sizeof rate));

@@ -13,6 +13,7 @@
 #include "cli/chat/thinking.h"
 #include "cli/open.h"
 #include "cli/report.h"
+#include "cli/terminal/amount.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/progress.h"
 #include "cli/terminal/sig.h"
@@ -85,8 +86,11 @@ static bool is_refused(const struct chat_session *t) {
 static const char *describe_partial(const struct repl *r, const struct turn *u, char *out, size_t cap) {
     const char *hint = r->app->backend->can_continue ? "; /continue resumes it" : "; /regen makes a new one";
     const bool repeats = turn_repeats(u);
+    char tokens[32];
     if (repeats) hint = "; it repeats itself, which /set repeat-penalty 1.1 may prevent";
-    if (u->reason == DONE_LENGTH) snprintf(out, cap, "ended at the limit of %d tokens%s", u->stats.answer_tokens, hint);
+    if (u->reason == DONE_LENGTH)
+        snprintf(out, cap, "ended at the limit of %s%s",
+                 amount_count(u->stats.answer_tokens, "token", tokens, sizeof tokens), hint);
     else if (u->reason == DONE_CONTEXT && !r->app->backend->can_continue)
         snprintf(out, cap, "the server's context is full, or its limit on answers is reached%s",
                  repeats ? hint : "; /compact makes room");
@@ -131,7 +135,7 @@ static void finish_on_screen(struct repl *r, struct chat_session *t, bool is_sum
 
 static void finish_in_background(struct repl *r, struct chat_session *t) {
     struct turn *u = &t->turn;
-    char why[128], label[140];
+    char why[128], label[140], tokens[32];
     t->answer_seen = t == r->active && !u->failed;
     if (t->answer_seen || r->dumb) screen_hide_line(r);
     if (t->answer_seen) { /* the active session: print the answer above the edited line */
@@ -145,9 +149,9 @@ static void finish_in_background(struct repl *r, struct chat_session *t) {
     else if (u->reason != DONE_STOP)
         report_note("session %s: %s; /switch %s shows it", label, describe_partial(r, u, why, sizeof why), label);
     else
-        report_note(t->named ? "answer ready in '%s' (%d tokens); /switch %s shows it"
-                             : "answer ready in session %s (%d tokens); /switch %s shows it",
-                    label, u->stats.answer_tokens, label);
+        report_note(t->named ? "answer ready in '%s' (%s); /switch %s shows it"
+                             : "answer ready in session %s (%s); /switch %s shows it",
+                    label, amount_count(u->stats.answer_tokens, "token", tokens, sizeof tokens), label);
 }
 
 /* Rings the bell after a long answer, for a user who works in another window. */

@@ -8,6 +8,7 @@
 #include "cli/chat/command.h"
 #include "cli/chat/compact.h"
 #include "cli/chat/screen.h"
+#include "cli/open.h"
 #include "cli/terminal/out.h"
 
 void command_system(struct repl *r, const char *arg) {
@@ -48,6 +49,10 @@ void command_regen(struct repl *r, const char *arg) {
         screen_print(r, "there is no answer to regenerate");
         return;
     }
+    struct sampling s;
+    open_sampling(r->app, &r->app->opts, &s);
+    if (s.temperature <= 0)
+        screen_print(r, "temperature 0 gives the same answer each time; /set temp 0.7 gives others");
     c->n = n;
     int rc = chat_turn_answer(r, r->active, false);
     c->n = n_before;

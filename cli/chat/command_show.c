@@ -7,6 +7,7 @@
 #include "cli/open.h"
 #include "cli/options/breakers.h"
 #include "cli/report.h"
+#include "cli/terminal/amount.h"
 #include "cli/tools/tool_round.h"
 #include "cli/turn/template_vars.h"
 
@@ -70,13 +71,13 @@ static void print_setting(struct repl *r, enum opt_id id) {
 
 void command_show(struct repl *r, const char *arg) {
     const struct engine_info *i = r->app->info;
-    char experts[64];
+    char experts[64], threads[32];
     if (!r->app->backend->is_local) screen_print(r, "%s, %s", i->name, r->app->backend->name);
     else {
         snprintf(experts, sizeof experts, i->n_experts ? "%d of %d experts a token" : "no experts", i->topk,
                  i->n_experts);
-        screen_print(r, "%s (%s), %s, context %d, %d threads, %s", i->name, i->model_type, experts, i->context,
-                     i->threads, i->level);
+        screen_print(r, "%s (%s), %s, context %d, %s, %s", i->name, i->model_type, experts, i->context,
+                     amount_count(i->threads, "thread", threads, sizeof threads), i->level);
     }
     for (int id = 0; id < OPT_COUNT; id++)
         if (opt_is_live(id)) print_setting(r, id);

@@ -177,8 +177,8 @@ static void print_verdict(const struct bench *b, const struct verdict *v) {
     char a[32], p[32], l[32];
     struct buf text = {0};
     const struct engine_info *i = engine_info(b->app->engine);
-    buf_fmt(&text, "%s, %d threads, %s: answers run at %s tok/s", i->name, i->threads, i->level,
-            amount_rate(v->answer, a, sizeof a));
+    buf_fmt(&text, "%s, %s, %s: answers run at %s tok/s", i->name, amount_count(i->threads, "thread", p, sizeof p),
+            i->level, amount_rate(v->answer, a, sizeof a));
     if (v->tokens > 1)
         buf_fmt(&text, ", after %d tokens at %s tok/s;\nprompts of %d tokens are read at %s tok/s", v->tokens,
                 amount_rate(v->long_answer, l, sizeof l), v->tokens, amount_rate(v->prompt, p, sizeof p));
@@ -203,6 +203,7 @@ static int bench_model(struct bench *b, struct error *e) {
     progress_begin("measuring");
     b->bandwidth = engine_read_bandwidth(a->engine, 3);
     struct buf line = {0};
+    char threads[32];
     const struct engine_info *i = engine_info(a->engine);
     if (b->json)
         buf_fmt(&line,
@@ -211,8 +212,9 @@ static int bench_model(struct bench *b, struct error *e) {
                 i->threads, i->level, b->bandwidth / 1e9, (unsigned long long)engine_token_bytes(a->engine),
                 (unsigned long long)engine_token_flops(a->engine));
     else
-        buf_fmt(&line, "%s, %d threads, %s: memory reads %.1f GB/s; a token reads %.1f MB of weights", i->name,
-                i->threads, i->level, b->bandwidth / 1e9, (double)engine_token_bytes(a->engine) / 1e6);
+        buf_fmt(&line, "%s, %s, %s: memory reads %.1f GB/s; a token reads %.1f MB of weights", i->name,
+                amount_count(i->threads, "thread", threads, sizeof threads), i->level, b->bandwidth / 1e9,
+                (double)engine_token_bytes(a->engine) / 1e6);
     print_row(b, &line);
     /* warms up: after some hundred tokens every expert was read */
     rc = run_sessions(b, 1, context > 600 ? 512 : 8, 4, &r, e);

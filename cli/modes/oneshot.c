@@ -9,6 +9,7 @@
 #include "cli/open.h"
 #include "cli/report.h"
 #include "cli/saved/store_kept.h"
+#include "cli/terminal/amount.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/progress.h"
 #include "cli/terminal/sig.h"
@@ -21,12 +22,13 @@
 /* Reports an answer that was cut. */
 static int report_partial(struct app *a, const struct turn *t, struct error *e) {
     const struct engine_info *i = a->info;
+    char limit[32];
     const char *more = i->context < i->max_context ? "a larger -c gives more" : "it is the model's maximum";
     if (t->reason == DONE_LENGTH) more = "raise -n for more";
     if (turn_repeats(t)) more = "it repeats itself, which --repeat-penalty 1.1 may prevent";
     if (t->reason == DONE_LENGTH)
-        report_note("answer stopped at the -n limit (%lld tokens); %s", (long long)a->opts.v[OPT_MAX_TOKENS].integer,
-                    more);
+        report_note("answer stopped at the -n limit (%s); %s",
+                    amount_count(a->opts.v[OPT_MAX_TOKENS].integer, "token", limit, sizeof limit), more);
     if (t->reason != DONE_CONTEXT) return 0;
     if (a->backend->can_continue)
         report_note("the answer was cut: the context of %d tokens is full; %s", i->context, more);

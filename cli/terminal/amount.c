@@ -20,6 +20,11 @@ const char *amount_weights(uint64_t n, char *buf, size_t cap) {
     return buf;
 }
 
+const char *amount_count(long long n, const char *one, char *buf, size_t cap) {
+    snprintf(buf, cap, "%lld %s%s", n, one, n == 1 ? "" : "s");
+    return buf;
+}
+
 const char *amount_seconds(double s, char *buf, size_t cap) {
     snprintf(buf, cap, s < 1 ? "%.3g ms" : "%.3g s", s < 1 ? s * 1e3 : s);
     return buf;

@@ -31,7 +31,7 @@ class Bench(driver.Case):
             else:
                 self.assertAlmostEqual(r["tpot_s"], r["sessions"] / r["tokens_per_s"], delta=1e-6 + 0.01 * r["tpot_s"])
         rc, out, err = self.run_bin("-m", d, "--bench", "-t", "1", "-c", "64", env=SOON)
-        verdict = (r"model, 1 threads, \w+: answers run at [\d.]+ tok/s, after 16 tokens at [\d.]+ tok/s;\n"
+        verdict = (r"model, 1 thread, \w+: answers run at [\d.]+ tok/s, after 16 tokens at [\d.]+ tok/s;\n"
                    r"prompts of 16 tokens are read at [\d.]+ tok/s; 4 chats together: [\d.]+ tok/s\.\n"
                    r"Memory reads [\d.]+ GB/s and a token reads [\d.]+ MB of weights: at most [\d.]+ tok/s, of which answers reach \d+ %\.\n$")
         self.assertEqual((rc, err), (0, ""))

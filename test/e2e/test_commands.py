@@ -107,6 +107,17 @@ class Commands(driver.ChatCase):
         self.assertEqual(self.messages("kept"), said)
         self.ask(t, "/undo", "undone: two", "kept> ")
 
+    def test_plurals_and_repeats(self):
+        """One token is a token, and /regen says when it cannot give another answer."""
+        t = self.chat("-n", "1")
+        self.assertIn("ended at the limit of 1 token;", self.ask(t, "one", "(ended"))
+        self.assertIn("answer: 1 token;", self.ask(t, "/stats", "answer:"))
+        self.ask(t, "/set temp 0", "temp is 0")
+        self.ask(t, "/regen", "temperature 0 gives the same answer each time; /set temp 0.7 gives others")
+        self.ask(t, "/set temp 0.7", "temp is 0.7")
+        self.assertNotIn("same answer", self.ask(t, "/regen", "ended"))
+        self.assertIn("answer stopped at the -n limit (1 token);", self.run_bin("-p", "one", "-n", "1")[2])
+
     def test_compact_that_loses_too_much(self):
         """A refusal, or a summary that is short for its text, leaves the conversation as it is, and says so."""
         long = "y" * 1200

@@ -424,5 +424,7 @@ change("compact-refusal", "a refusal replaces the conversation", "e2e_commands",
 change("compact-once", "a refused summary is asked for after every answer", "e2e_commands", (COMPACT, "t->keeps_whole = true;", ""))
 change("compact-full", "the status names no context that is nearly full", "e2e_commands", ("cli/chat/screen.c", "if (!b.len && percent >= NEARLY_FULL)", "if (0)"))
 change("compact-stale", "after /compact the context counts as full", "e2e_commands", (COMPACT, "if (is_replaced) t->n_in_context = 0,", "if (is_replaced)"))
+change("count-plural", "one token is 1 tokens", "e2e_commands", ("cli/terminal/amount.c", 'n == 1 ? "" : "s"', '"s"'))
+change("regen-greedy", "/regen at temperature 0 says nothing", "e2e_commands", ("cli/chat/command_conversation.c", "if (s.temperature <= 0) screen_print", "if (0) screen_print"))
 change("think-limit-stop", "an answer may end where its thinking must be closed", "e2e_thinking", ("cli/turn/think_limit.c", "->is_ending ? FILTER_OPEN : FILTER_COMPLETE", "->is_ending ? FILTER_COMPLETE : FILTER_COMPLETE"))
 change("think-limit-count", "thinking goes on for one token after its limit", "e2e_thinking", ("cli/turn/think_limit.c", "++t->n_thought >= t->limit", "++t->n_thought > t->limit"))
