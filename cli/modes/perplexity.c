@@ -1,11 +1,14 @@
 /* Perplexity as llama.cpp measures it (tools/perplexity), so that figures compare: the text is cut into windows without
  * overlap, each begins with the model's first token (BOS) if it has one, and the second half of a window counts. With
- * --kl both models read a window one after the other, and the divergence is that of the model from the reference. */
+ * --kl both models read a window one after the other, and the divergence is that of the model from the reference; or a
+ * file has the reference's logits of the windows. */
 #include "cli/modes/perplexity.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "cli/open.h"
 #include "cli/options/model_path.h"
@@ -39,7 +42,8 @@ struct measured {
 
 struct perplexity {
     struct app *app;
-    struct measured model, reference; /* reference.engine NULL: none */
+    struct measured model, reference; /* reference.engine NULL: none, or `rows` has its logits */
+    FILE *rows;                       /* --kl of a file: float32 [windows][window][vocab] */
     struct ids ids;                   /* the text */
     int window, vocab;                /* tokens of a window; ids that all models have */
     const int32_t *tokens;            /* of the current window, as in the text */
@@ -62,7 +66,8 @@ static double log_sum(const float *logits, int n, int *top) {
     return largest + log(sum);
 }
 
-static void compare(struct perplexity *p, const float *logits, double sum, int top, const float *reference) {
+/* next: the token that follows. */
+static void compare(struct perplexity *p, const float *logits, double sum, int top, const float *reference, int next) {
     int reference_top;
     const double reference_sum = log_sum(reference, p->vocab, &reference_top);
     double divergence = 0;
@@ -72,6 +77,7 @@ static void compare(struct perplexity *p, const float *logits, double sum, int t
     }
     mean_add(&p->divergence, divergence);
     mean_add(&p->same_top, top == reference_top);
+    if (p->rows) mean_add(&p->reference.loss, reference_sum - (double)reference[next]);
 }
 
 /* Scores the token after this position. Engine thread. */
@@ -84,7 +90,7 @@ static int take_logits(void *ctx, int position, const float *logits) {
     mean_add(&p->reading->loss, sum - (double)logits[p->tokens[position + 1]]);
     float *kept = p->kept ? p->kept + (size_t)(position - first_scored(p)) * (size_t)p->vocab : NULL;
     if (p->reading == &p->reference) memcpy(kept, logits, (size_t)p->vocab * sizeof *kept);
-    else if (kept) compare(p, logits, sum, top, kept);
+    else if (kept) compare(p, logits, sum, top, kept, p->tokens[position + 1]);
     return p->is_broken;
 }
 
@@ -161,6 +167,36 @@ static int find_reference(struct app *a, struct measured *m, struct error *e) {
     return rc;
 }
 
+/* Whether --kl names a file of logits: any that is no GGUF file. */
+static bool is_logits_file(const char *path) {
+    char magic[4] = "";
+    struct stat st;
+    FILE *file = stat(path, &st) || !S_ISREG(st.st_mode) ? NULL : fopen(path, "rb");
+    const bool is_raw = file && (fread(magic, 1, 4, file) != 4 || memcmp(magic, "GGUF", 4) != 0);
+    if (file) fclose(file);
+    return is_raw;
+}
+static int open_rows(struct perplexity *p, size_t n_windows, struct error *e) {
+    const char *path = p->app->opts.v[OPT_KL].text;
+    const size_t want = n_windows * (size_t)p->window * (size_t)p->vocab * sizeof(float);
+    struct stat st;
+    snprintf(p->reference.name, sizeof p->reference.name, "%s", path);
+    if (!(p->rows = fopen(path, "rb")) || fstat(fileno(p->rows), &st))
+        return error_set(e, ERR_RUNTIME, "--kl %s: %s", path, strerror(errno));
+    if ((size_t)st.st_size == want) return 0;
+    return error_set(
+        e, ERR_USAGE,
+        "--kl %s: %lld bytes; float32 logits of %zu window%s of %d tokens and %d of vocabulary are %zu, as "
+        "--tokens --logits-out writes them, window after window",
+        path, (long long)st.st_size, n_windows, n_windows == 1 ? "" : "s", p->window, p->vocab, want);
+}
+static int read_rows(struct perplexity *p, size_t window, struct error *e) {
+    const size_t row = (size_t)p->vocab * sizeof(float), n = (size_t)(p->window - first_scored(p));
+    const off_t at = (off_t)((window * (size_t)p->window + (size_t)first_scored(p)) * row);
+    if (!fseeko(p->rows, at, SEEK_SET) && fread(p->kept, row, n, p->rows) == n) return 0;
+    return error_set(e, ERR_RUNTIME, "--kl %s: it could not be read", p->reference.name);
+}
+
 static int open_measured(struct perplexity *p, struct measured *m, struct error *e) {
     struct engine_params params;
     engine_client_local_params(p->app, &params);
@@ -225,12 +261,14 @@ static void print_result(const struct perplexity *p, size_t n_windows) {
 int perplexity_run(struct app *a, struct error *e) {
     struct perplexity p = {.app = a};
     int32_t *copy = NULL;
-    const bool compares = a->opts.v[OPT_KL].text != NULL;
+    const bool compares = a->opts.v[OPT_KL].text != NULL,
+               from_rows = compares && is_logits_file(a->opts.v[OPT_KL].text);
     int rc = find_model(a, &p.model, e);
-    if (!rc && compares) rc = find_reference(a, &p.reference, e);
+    if (!rc && compares && !from_rows) rc = find_reference(a, &p.reference, e);
     if (!rc) rc = read_text(&p, e);
     if (!rc) rc = open_measured(&p, &p.model, e);
-    if (!rc && compares) rc = open_measured(&p, &p.reference, e);
+    if (!rc && compares && !from_rows) rc = open_measured(&p, &p.reference, e);
+    if (!rc && from_rows) rc = open_rows(&p, p.ids.n / (size_t)p.window, e);
     if (rc) goto out;
     const size_t n_windows = p.ids.n / (size_t)p.window,
                  kept = (size_t)(p.window - first_scored(&p)) * (size_t)p.vocab * sizeof *p.kept;
@@ -241,7 +279,8 @@ int perplexity_run(struct app *a, struct error *e) {
     progress_begin("reading");
     for (size_t i = 0; i < n_windows && !rc; i++) {
         const int32_t *tokens = p.ids.data + i * (size_t)p.window;
-        if (compares) rc = read_window(&p, &p.reference, tokens, copy, e);
+        if (from_rows) rc = read_rows(&p, i, e);
+        else if (compares) rc = read_window(&p, &p.reference, tokens, copy, e);
         if (!rc) rc = read_window(&p, &p.model, tokens, copy, e);
         progress_update("reading", (double)(i + 1) / (double)n_windows, -1);
     }
@@ -249,6 +288,7 @@ int perplexity_run(struct app *a, struct error *e) {
     if (!rc) print_result(&p, n_windows);
     if (!rc) rc = out_check(e);
 out:
+    if (p.rows) fclose(p.rows);
     mem_free(copy);
     mem_free(p.kept);
     close_measured(&p.model);

@@ -26,6 +26,12 @@ class Perplexity(driver.Case):
         with open(self.text, "w") as f:
             f.write(TEXT)
 
+    def put(self, data):
+        path = os.path.join(self.home, "rows")
+        with open(path, "wb") as f:
+            f.write(data)
+        return path
+
     def measure(self, model, *args):
         rc, out, err = self.run_bin("-m", model, "--perplexity", self.text, "--json", *args)
         self.assertEqual((rc, err), (0, ""))
@@ -42,12 +48,41 @@ class Perplexity(driver.Case):
             vocab = len(raw) // 4 // window
             for k in range(window // 2, window - 1):
                 row = struct.unpack(f"<{vocab}f", raw[4 * k * vocab:4 * (k + 1) * vocab])
-                total = max(row) + math.log(sum(math.exp(x - max(row)) for x in row))
+                top = max(row)
+                total = top + math.log(sum(math.exp(x - top) for x in row))
                 out.append((part[k + 1], [x - total for x in row]))
         return ids, out
 
     def close(self, got, want):
         self.assertAlmostEqual(got, want, delta=1e-4 * abs(want) + 1e-6)
+
+    def test_file_of_logits(self):
+        """A reference whose logits are in a file gives what the model itself gives; log-probabilities do as well."""
+        ids = json.loads(self.run_bin("-m", EMBER, "--tokenize", data=TEXT)[1])
+        rows = b"".join(self.run_bin("-m", EMBER, "--tokens", ",".join(map(str, ids[at:at + 24])), "--logits-out", "-")[1] for at in range(0, len(ids) - 23, 24))
+        path = self.put(rows)
+        got = self.measure(EMBER, "-c", "24", "--kl", path)
+        self.assertTrue(abs(got["kl"]) < 1e-9 and got["same_top"] == 1, got)
+        self.close(got["reference"]["perplexity"], got["perplexity"])
+        values = struct.unpack(f"<{len(rows) // 4}f", rows)
+        other = [x * 0.5 + (i % 7 == 0) for i, x in enumerate(values)]  # another distribution
+        vocab = len(other) // (len(ids) // 24 * 24)
+        self.put(struct.pack(f"<{len(other)}f", *other))
+        divergence, got = [], self.measure(EMBER, "-c", "24", "--kl", path)
+
+        def norm(row):
+            top = max(row)
+            total = top + math.log(sum(math.exp(x - top) for x in row))
+            return [x - total for x in row]
+
+        for r in range(len(other) // vocab):
+            if r % 24 >= 12 and r % 24 < 23:
+                p, q = norm(other[r * vocab:(r + 1) * vocab]), norm(values[r * vocab:(r + 1) * vocab])
+                divergence.append(sum(math.exp(a) * (a - b) for a, b in zip(p, q)))
+        self.close(got["kl"], sum(divergence) / len(divergence))
+        self.put(rows[:-4])
+        rc, _, err = self.run_bin("-m", EMBER, "--perplexity", self.text, "-c", "24", "--kl", path)
+        self.assertTrue(rc == 2 and f"{len(rows) - 4} bytes; float32 logits of {len(ids) // 24} windows" in err, err)
 
     def test_against_logits(self):
         ids, scored = self.log_probs(EMBER, 24, -1)
