@@ -153,10 +153,10 @@ for mem in ("4M", "5M", "6M", "7M", "8M", "10M"):
 
 # --- A device that fails at the nth copy, launch or allocation, or for good: the answer is complete, and a warning says so
 want = ids("ember:", [], 10)[1]
-for kind, first, step in (("copy", 20, 61), ("launch", 20, 97), ("alloc", 3, 37), ("die", 40, 211)):
+for kind, first, step, size in (("copy", 20, 61, "4"), ("launch", 20, 97, "4"), ("alloc", 3, 37, "4"), ("die", 40, 211, "4"), ("copy", 40, 13, "pinned:4"), ("alloc", 103, 4, "pinned:4")):
     n, clean, at = first, 0, 0
     while clean < 2 and at < (1000 if FULL else 4):
-        rc, out, err = ids("ember:", DEVICE[:1] + [DEVICE[1] + f",fail={kind}:{n}"] + DEVICE[2:] + ["--expert-cache", "4"], 10)
+        rc, out, err = ids("ember:", DEVICE[:1] + [DEVICE[1] + f",fail={kind}:{n}"] + DEVICE[2:] + ["--expert-cache", size], 10)
         said = warnings(err)
         opening = rc in (1, 5) and kind in ("alloc", "die") and re.search("decoding in mode hybrid", said[-1])
         check(opening or not rc and out == want and len(said) <= 1, f"fail={kind}:{n}", rc, out, err)

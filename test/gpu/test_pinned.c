@@ -246,6 +246,45 @@ static void beside_rows_of_the_cpu(const float *alone, float *got) {
     close_bench();
 }
 
+/* With --expert-cache auto a KV cache that needs memory gets that of the last layer, whose experts the CPU computes. */
+static int last_layer;
+static bool check_without_last(void) {
+    const struct config *c = &b.w.config;
+    const size_t n = (size_t)c->n_layers * (size_t)c->n_experts;
+    uint32_t *used = mem_alloc(n * sizeof *used);
+    int8_t *where = mem_alloc(n);
+    int wrong = 0;
+    decode_expert_map(b.m.decode, used, where);
+    for (size_t i = 0; i < n; i++) {
+        const int l = (int)(i / (size_t)c->n_experts), x = (int)(i % (size_t)c->n_experts);
+        wrong += (c->layer[l].moe && l < last_layer && is_favourite(x)) != (where[i] >= 0);
+    }
+    mem_free(used), mem_free(where);
+    return !wrong;
+}
+static void gives_way(const float *none, float *got) {
+    last_layer = b.w.config.n_layers - 1;
+    write_profile();
+    open_bench(&(struct setting){"emu:1", 1, PER_LAYER, .is_pinned = true});
+    answer(1, DECODE_HYBRID, 40, NULL);
+    const uint64_t hash = decode_pinned_experts(b.m.decode);
+    b.m.expert_cache.request = BUDGET_AUTO;
+    CHECK(ledger_evict(&b.m.gpus->ledger[0], LEDGER_FOR_KV), "a KV cache gets no memory");
+    CHECK(check_without_last(), "after a KV cache: other experts");
+    CHECK(decode_pinned_experts(b.m.decode) != hash, "the same number with fewer experts");
+    answer(SESSIONS, DECODE_HYBRID, 40, got);
+    CHECK(check_without_last(), "later: other experts");
+    float largest = 0, apart = 0;
+    for (size_t i = 0; i < STEPS * (size_t)b.w.config.vocab; i++)
+        largest = fmaxf(largest, fabsf(none[i])), apart = fmaxf(apart, fabsf(none[i] - got[i]));
+    CHECK(apart < 1e-4f * largest, "without a layer: logits of at most %g are %g from the CPU's", (double)largest,
+          (double)apart);
+    for (int i = 0; i < 9; i++) ledger_evict(&b.m.gpus->ledger[0], LEDGER_FOR_KV);
+    CHECK(!ledger_evict(&b.m.gpus->ledger[0], LEDGER_FOR_KV), "experts without end");
+    answer(1, DECODE_HYBRID, 40, got), compare("without any", got, none);
+    close_bench();
+}
+
 /* Without a profile the first prompt decides, and nothing after it. */
 static bool is_second_choice(int x) { return x == 1 || x == 5 || x == 6 || x == 15; }
 static void follow_first_prompt(float *got, const float *none) {
@@ -297,6 +336,7 @@ int main(void) {
     CHECK(apart < 1e-4f * largest, "logits of at most %g are %g from the CPU's", (double)largest, (double)apart);
     if (cpu_level_best() == CPU_SCALAR) printf("SKIPPED: devices compute as the CPU does, which has one level\n");
     else CHECK(memcmp(none, want, row * sizeof *none), "the device computes no experts");
+    gives_way(none, got);
     follow_first_prompt(got, none);
     close_model();
     mem_free(want), mem_free(got), mem_free(none);

@@ -204,6 +204,10 @@ static int assign_layers(struct decode *s, struct error *e) {
         d->planned_expert_layers = d->n_expert_layers = experts.whole_layers, d->expert_bytes = experts.bytes;
         if (pinned_experts_are_used(s->m)) d->pinned_per_layer = experts.per_layer;
         else d->pool_per_layer = experts.per_layer;
+        int n_moe = 0;
+        for (int l = d->first; l < d->last && d->pinned_per_layer; l++)
+            if (s->c->layer[l].moe) d->pinned_share += pinned_experts_share(s->m, l, d->pinned_per_layer), n_moe++;
+        d->pinned_share /= n_moe ? n_moe : 1;
         snprintf(d->pool_why, sizeof d->pool_why, "%s", experts.why);
         if (!gpu_info(d->g)->is_virtual) log_say(LOG_INFO, "routed experts on device %d: %s", d->rank, d->pool_why);
     }

@@ -240,9 +240,11 @@ static bool evict_draft(void *owner, enum ledger_need need) {
 static bool evict_cached(void *owner, enum ledger_need need) {
     struct decode_device *d = owner;
     const bool had_pool = d->pool != NULL;
-    if (need == LEDGER_FOR_KV) return expert_pool_shrink(d); /* pinned experts stay */
+    if (need == LEDGER_FOR_KV) /* experts that somebody asked to pin stay */
+        return expert_pool_shrink(d) ||
+               (d->s->m->expert_cache.request == BUDGET_AUTO && pinned_experts_evict_layer(d, true));
     expert_pool_close(d);
-    return pinned_experts_free(d) || had_pool;
+    return had_pool || pinned_experts_evict_layer(d, false);
 }
 static bool evict_resident(void *owner, enum ledger_need need) {
     struct decode_device *d = owner;
@@ -265,7 +267,7 @@ double decode_pinned_share(const struct decode *s) {
     int n = 0;
     for (int i = 0; i < s->n_dev; i++)
         for (int l = s->dev[i].first; l < s->dev[i].last && s->dev[i].pinned_per_layer; l++)
-            if (s->c->layer[l].moe) sum += pinned_experts_share(s->m, l, s->dev[i].pinned_per_layer), n++;
+            if (s->c->layer[l].moe) sum += s->dev[i].pinned_share, n++;
     return n ? sum / n : 0;
 }
 uint64_t decode_pinned_experts(const struct decode *s) {

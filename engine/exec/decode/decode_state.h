@@ -96,6 +96,7 @@ struct decode_device {
     /* routed experts per layer that may be pinned (pinned_experts.h), or that the pool may hold (expert_pool.h) */
     int pinned_per_layer, pool_per_layer;
     uint64_t pinned_hash; /* identifies its pinned experts; 0: none were loaded yet */
+    double pinned_share;  /* expected share of the choices of its layers that they have */
     /* [DECODE_MICRO_BATCHES, n_layers, DECODE_MAX_ROWS * topk] selections of layers with resident experts; NULL: none
      */
     int32_t *layer_ids;

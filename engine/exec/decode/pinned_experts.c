@@ -57,6 +57,7 @@ static int open_pinned(struct decode_device *d, struct error *e) {
     if (!x->layer || !x->slot || !x->share || !x->cpu_ids)
         rc = error_set(e, ERR_MEMORY, "no memory for pinned experts");
     else memset(x->slot, 0xff, experts * sizeof *x->slot);
+    x->end = d->last;
     if (!rc) rc = gpu_alloc(d->g, (void **)&x->device_slot, experts * sizeof *x->device_slot, e);
     for (int i = 0; i < DECODE_MICRO_BATCHES && !rc; i++)
         rc = gpu_alloc(d->g, (void **)&x->ids[i], pairs * sizeof *x->ids[i], e);
@@ -87,6 +88,14 @@ static uint64_t hash_pinned(const struct decode_device *d) {
     return hash;
 }
 
+/* Over its MoE layers, loaded or not yet. */
+static double mean_share(const struct decode_device *d) {
+    double sum = 0;
+    int n = 0;
+    for (int l = d->first; l < d->last; l++)
+        if (has_layer(d, l)) sum += (double)(is_loaded(d, l) ? d->pinned->share[l] : (float)d->pinned_share), n++;
+    return n ? sum / n : 0;
+}
 /* Sends a layer's experts and its map. ERR_MEMORY: they do not fit. */
 static int send_layer(struct decode_device *d, int layer, const int32_t *ids, int n, struct error *e) {
     struct runtime *m = d->s->m;
@@ -123,33 +132,55 @@ static int send_layer(struct decode_device *d, int layer, const int32_t *ids, in
     return rc;
 }
 
+/* Returns the first layer that lacks its experts; d->last: none. */
+static int first_missing(const struct decode_device *d) {
+    for (int l = d->first; l < d->pinned->end; l++)
+        if (has_layer(d, l) && !is_loaded(d, l)) return l;
+    return d->last;
+}
 int pinned_experts_load_next(struct decode_device *d, bool *more, struct error *e) {
     struct runtime *m = d->s->m;
     const int n = d->pinned_per_layer, settled = m->expert_cache.request == BUDGET_AUTO ? SETTLED_TOKENS : 0;
     *more = false;
     if (!n || (m->expert_cache.is_pinned && m->usage && !usage_profile_pin(m->usage, settled))) return 0;
-    int rc = open_pinned(d, e);
-    while (!rc && d->first + d->pinned->n_loaded < d->last && !has_layer(d, d->first + d->pinned->n_loaded))
-        d->pinned->n_loaded++;
-    if (rc || d->first + d->pinned->n_loaded >= d->last) return rc;
-    const int layer = d->first + d->pinned->n_loaded;
+    if (open_pinned(d, e)) { /* pinned experts are optional */
+        if (e->code != ERR_MEMORY) return e->code;
+        log_say(LOG_INFO, "no pinned experts on device %d: %s", d->rank, e->text);
+        *e = (struct error){0};
+        d->pinned_per_layer = 0;
+        return 0;
+    }
+    const int layer = first_missing(d);
+    if (layer == d->last) return 0;
     int32_t *ids = mem_alloc((size_t)n * sizeof *ids);
     if (!ids) return error_set(e, ERR_MEMORY, "no memory for pinned experts");
     for (int i = 0; i < n; i++) ids[i] = i;
     if (m->expert_cache.is_pinned && m->usage) usage_profile_pinned(m->usage, layer, n, ids);
     decode_graph_drop(d); /* recorded graphs leave all of this layer's experts to the CPU */
-    rc = send_layer(d, layer, ids, n, e);
+    const int rc = send_layer(d, layer, ids, n, e);
     mem_free(ids);
-    if (!rc) *more = true, d->pinned->n_loaded++, d->pinned_hash = hash_pinned(d);
+    if (!rc) *more = true, d->pinned_hash = hash_pinned(d), d->pinned_share = mean_share(d);
     if (rc != ERR_MEMORY) return rc;
     log_say(LOG_INFO, "device %d has room for pinned experts up to layer %d", d->rank, layer - 1);
     *e = (struct error){0};
-    d->pinned->n_loaded = d->last - d->first;
+    d->pinned->end = layer;
     return 0;
 }
 int pinned_experts_load(struct decode_device *d, struct error *e) {
     for (bool more = true; more;) TRY(pinned_experts_load_next(d, &more, e));
     return 0;
+}
+
+bool pinned_experts_evict_layer(struct decode_device *d, bool for_good) {
+    for (int l = d->last - 1; l >= d->first && d->pinned; l--) {
+        if (!is_loaded(d, l)) continue;
+        gpu_stream_sync(d->main); /* queued work and recorded graphs read them */
+        decode_graph_drop(d);
+        resident_experts_free(&d->pinned->layer[l], d->ledger);
+        if (for_good) d->pinned->end = l, d->pinned_hash = hash_pinned(d);
+        return true;
+    }
+    return false;
 }
 
 /* --- Queries ---------------------------------------------------------------------------------- */

@@ -3,7 +3,8 @@
  * the process. The device computes them whenever they are chosen and the CPU the others, so results depend on neither
  * history nor company. With --expert-cache pinned a usage profile chooses them (usage_profile_pin); with
  * --deterministic alone they are the first of each layer. They give way to a prompt that needs their memory and return
- * after it, but not to KV caches. Experts that move: expert_pool.h; layers with all experts: decode_experts.h.
+ * after it; to KV caches only layer by layer, and only if nobody asked for them (--expert-cache auto). Experts that
+ * move: expert_pool.h; layers with all experts: decode_experts.h.
  *
  * The device finds its part of a row's choices itself: a map from experts to the layer's copies turns their numbers
  * into indices of copies, -1 for the CPU's, without the host. Engine thread only. */
@@ -16,7 +17,7 @@ struct pinned_experts {
     int32_t *ids[DECODE_MICRO_BATCHES]; /* device [DECODE_MAX_ROWS, topk] */
     int32_t *cpu_ids;                   /* [DECODE_MAX_ROWS, topk] what is left to the CPU */
     float *share;                       /* [n_layers] expected share of a layer's choices that is pinned */
-    int n_loaded;                       /* layers from d->first on that are done */
+    int end; /* layers from it on stay without: a KV cache has their memory, or there is not enough */
 };
 
 /* Whether experts that fit beside whole layers are pinned instead of moved. */
@@ -30,6 +31,9 @@ int pinned_experts_load_next(struct decode_device *d, bool *more, struct error *
 int pinned_experts_load(struct decode_device *d, struct error *e); /* all layers */
 /* Frees the copies, after queued work; true: there were some. */
 bool pinned_experts_free(struct decode_device *d);
+
+/* Frees the last layer's, after queued work; false: there are none. for_good: they are not loaded again. */
+bool pinned_experts_evict_layer(struct decode_device *d, bool for_good);
 
 /* NULL: not pinned on this device, or not loaded */
 const struct expert *pinned_experts_view(const struct decode_device *d, int layer, int expert);
