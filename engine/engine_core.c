@@ -123,12 +123,8 @@ static int open_runtime(struct engine *eng, struct error *e) {
     eng->machine.cost = &eng->cost;
     eng->machine.cost_model = &eng->cost_model;
     eng->machine.split_policy = eng->params.split ? split_find(eng->params.split) : &split_policies[0];
-    engine_parse_expert_cache(eng->params.expert_cache, &eng->machine.expert_cache);
-    /* a run that repeats exactly knows no earlier ones, unless it is to be pinned by them */
-    if (eng->params.deterministic && eng->machine.expert_cache.request == BUDGET_AUTO)
-        eng->machine.expert_cache.is_pinned = false;
-    const bool forgets = eng->params.deterministic && !eng->machine.expert_cache.is_pinned;
-    const char *usage_dir = forgets ? NULL : eng->params.usage_dir;
+    const char *usage_dir;
+    eng->machine.expert_cache = engine_expert_cache(&eng->params, &usage_dir);
     if (c->n_experts && eng->machine.gpus &&
         (rc = usage_profile_open(&eng->machine.usage, c, usage_dir, eng->weights.files.fingerprint, e)))
         return rc;

@@ -12,6 +12,7 @@
 #include "engine/model/gguf_config.h"
 #include "engine/session/engine_check.h"
 #include "engine/session/engine_state.h"
+#include "engine/session/speeds.h"
 #include "engine/weights/weights_open.h"
 
 int engine_describe(const struct engine_params *p, struct buf *out, struct error *e) {
@@ -136,12 +137,16 @@ static void json_placement(struct buf *b, const struct decode *s) {
  * that cannot be opened are left out with a warning. */
 static int json_devices(struct buf *b, const struct engine_params *p, const struct weights *w, enum dtype kv,
                         struct error *e) {
+    const enum cpu_level level = p->cpu_level ? (enum cpu_level)(p->cpu_level - 1) : cpu_level_best();
     struct cost_machine cost;
+    struct cost_model cost_model;
+    struct pool *pool = NULL;
     struct numa nodes;
+    const char *usage_dir;
     struct runtime m = {.w = w, .expert_bytes = weights_expert_bytes(w)};
-    engine_parse_expert_cache(p->expert_cache, &m.expert_cache);
-    int rc = w->config.n_experts && p->usage_dir
-                 ? usage_profile_open(&m.usage, &w->config, p->usage_dir, w->files.fingerprint, e)
+    m.expert_cache = engine_expert_cache(p, &usage_dir);
+    int rc = w->config.n_experts && usage_dir
+                 ? usage_profile_open(&m.usage, &w->config, usage_dir, w->files.fingerprint, e)
                  : 0;
     if (!rc) rc = gpu_set_open(&m.gpus, p->gpus, e);
     if (rc == ERR_RUNTIME && !exec_modes[p->prefill].min_devices && !exec_modes[p->decode].min_devices) {
@@ -156,16 +161,24 @@ static int json_devices(struct buf *b, const struct engine_params *p, const stru
         buf_fmt(b, ",\"backend\":\"%s\",\"bytes\":%zu,\"free\":%zu}", g->backend, g->mem, gpu_mem_free(m.gpus->gpu[i]));
     }
     if (!rc) rc = engine_read_topology(&nodes, p->topology, e);
+    if (!rc && m.gpus && !(rc = pool_open_nodes(&pool, p->threads, false, &nodes, e))) {
+        cost_model_of(&cost_model, &w->config, weights_dense_dtype(w), weights_ffn_dtype(w), kv);
+        speeds_assumed(&cost, m.gpus, pool_threads(pool), level);
+        cost.is_deterministic = p->deterministic;
+        m.cost = &cost, m.cost_model = &cost_model;
+    }
     if (!rc) rc = decode_open(&m.decode, &m, kv, e);
+    pool_close(&pool);
     buf_str(b, "],\"resident\":");
     json_quote(b, rc ? "" : decode_placement_why(m.decode), rc ? 0 : strlen(decode_placement_why(m.decode)));
     if (!rc) json_placement(b, m.decode);
     if (!rc && m.gpus) {
         const struct gpu_info *g = gpu_info(m.gpus->gpu[0]);
         struct pin_choice way = pin_choose(m.gpus->gpu[0], w, &nodes);
-        cost_assumed(&cost, 1, CPU_SCALAR, 1, g->h2d, g->d2h, 0);
+        struct cost_machine link;
+        cost_assumed(&link, 1, CPU_SCALAR, 1, g->h2d, g->d2h, 0);
         buf_fmt(b, ",\"weights\":{\"way\":\"%s\",\"bytes_a_second\":%.0f,\"why\":", pin_name(way.path),
-                pin_rate(way.path, cost.domain[1].link[COST_H2D].rate));
+                pin_rate(way.path, link.domain[1].link[COST_H2D].rate));
         json_quote(b, way.why, strlen(way.why));
         buf_str(b, "}");
     }

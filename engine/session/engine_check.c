@@ -43,6 +43,14 @@ int engine_parse_expert_cache(const char *text, struct expert_cache *out) {
     return 0;
 }
 
+struct expert_cache engine_expert_cache(const struct engine_params *p, const char **usage_dir) {
+    struct expert_cache x;
+    engine_parse_expert_cache(p->expert_cache, &x);
+    if (p->deterministic && x.request == BUDGET_AUTO) x.is_pinned = false;
+    *usage_dir = p->deterministic && !x.is_pinned ? NULL : p->usage_dir;
+    return x;
+}
+
 int engine_check_modes(const struct engine_params *p, struct error *e) {
     bool none = !p->gpus || !*p->gpus || !strcmp(p->gpus, "none");
     struct gpu_spec spec = {0};

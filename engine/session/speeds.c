@@ -48,19 +48,20 @@ static void apply_emulated_speeds(struct cost_machine *m, const struct gpu_spec 
         }
 }
 
+void speeds_assumed(struct cost_machine *m, const struct gpu_set *g, int threads, enum cpu_level level) {
+    const struct gpu_info *info = g ? gpu_info(g->gpu[0]) : NULL;
+    cost_assumed(m, threads, (int)level, g ? g->n : 0, info ? info->h2d : 0, info ? info->d2h : 0, 0);
+    if (g && g->spec.is_emulated) apply_emulated_speeds(m, &g->spec);
+}
 /* Whether measurements in use change no decision. With pinned experts a text can be repeated, too. */
 static bool decides_by_table(const struct engine *eng) {
     return eng->params.deterministic || (eng->machine.decode && decode_pinned_share(eng->machine.decode) > 0);
 }
-/* Fills the cost model with assumed speeds; speeds_calibrate() replaces them and observations correct them. */
 void speeds_assume(struct engine *eng, enum cpu_level level) {
     const struct gpu_set *g = eng->machine.gpus;
-    const struct gpu_info *info = g ? gpu_info(g->gpu[0]) : NULL;
     cost_model_of(&eng->cost_model, &eng->weights.config, weights_dense_dtype(&eng->weights),
                   weights_ffn_dtype(&eng->weights), (enum dtype)eng->params.kv);
-    cost_assumed(&eng->cost, pool_threads(eng->pool), (int)level, g ? g->n : 0, info ? info->h2d : 0,
-                 info ? info->d2h : 0, 0);
-    if (g && g->spec.is_emulated) apply_emulated_speeds(&eng->cost, &g->spec);
+    speeds_assumed(&eng->cost, g, pool_threads(eng->pool), level);
     eng->cost.is_deterministic = decides_by_table(eng);
     limit_uploads(eng);
     /* no choice to make; speeds are given; no place to save results */

@@ -167,6 +167,17 @@ for more in (["--expert-cache", "off"], ["--expert-cache", "5"], ["--expert-cach
     rc, out, err = run("--gpus", "emu:1", "--inspect", *more)
     check(not rc and ("routed experts:" in out) == ("off" not in more), "--inspect", *more, out, err)
 
+# --- What it says by default is what runs, without a record of earlier runs and with one
+with tempfile.TemporaryDirectory() as tmp:
+    os.environ["XDG_CACHE_HOME"] = tmp
+    small = ["--gpus", "emu:1,cpu=scalar,mem=12M", "-c", "512"]
+    for n in (150, 5):
+        rows = [r for r in json.loads(run(*SCALAR, *small, "--inspect", "--json")[1])["runs"]["where"] if "class" in r]
+        rc, out, err = ids("ember:", small + ["--prefill", "cpu", "--decode", "hybrid", "--draft", "none"], n)
+        check(not rc and len(rows) == 1 and rows[0]["why"] in err, "--inspect and a run", n, rows, err)
+        check(n == 150 and rows[0]["class"] == "resident" or rows[0]["class"] == "pinned", "by a record", n, rows)
+    del os.environ["XDG_CACHE_HOME"]
+
 # --- Invalid sizes are refused
 for bad in ("x", "-1", "1.5", "4Q", "4GB", "", "pinned:", "pinned:x", "pinned:auto", "pinned:1.5", "pinnedx"):
     rc, out, err = run("--expert-cache", bad, "-p", "x")
