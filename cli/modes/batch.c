@@ -66,43 +66,27 @@ struct batch {
     bool plain; /* each line is a prompt in plain text, not JSON */
 };
 
+static uint64_t hash_option(const struct opt_value *v, uint64_t hash) {
+    const char *text = v->text ? v->text : "";
+    hash = hash64(text, strlen(text) + 1, hash + v->on);
+    for (size_t k = 0; k < v->n_items; k++) hash = hash64(v->items[k], strlen(v->items[k]) + 1, hash);
+    return hash;
+}
 /* Hashes what decides the answers besides their lines: the model and the options that an answer depends on. A larger
  * context only lets prompts fit that did not. */
 static uint64_t hash_settings(const struct app *a) {
-    static const enum opt_id ids[] = {OPT_RAW,
-                                      OPT_SPECIAL,
-                                      OPT_SYSTEM,
-                                      OPT_MAX_TOKENS,
-                                      OPT_TEMP,
-                                      OPT_TOP_P,
-                                      OPT_TOP_K,
-                                      OPT_MIN_P,
-                                      OPT_REPEAT_PENALTY,
-                                      OPT_PRESENCE_PENALTY,
-                                      OPT_FREQUENCY_PENALTY,
-                                      OPT_DRY_MULTIPLIER,
-                                      OPT_DRY_BASE,
-                                      OPT_DRY_ALLOWED_LENGTH,
-                                      OPT_DRY_PENALTY_LAST_N,
-                                      OPT_DRY_SEQUENCE_BREAKERS,
-                                      OPT_TOP_N_SIGMA,
-                                      OPT_SEED,
-                                      OPT_UNTIL,
-                                      OPT_THINK,
-                                      OPT_EFFORT,
-                                      OPT_THINK_LIMIT,
-                                      OPT_TEMPLATE_VAR,
-                                      OPT_KV};
+    /* OPT_MAX_TOKENS to OPT_TEMPLATE_VAR: how an answer is drawn, where it ends, and how the model thinks */
+    static const enum opt_id ranges[][2] = {{OPT_RAW, OPT_RAW},
+                                            {OPT_SPECIAL, OPT_SPECIAL},
+                                            {OPT_SYSTEM, OPT_SYSTEM},
+                                            {OPT_MAX_TOKENS, OPT_TEMPLATE_VAR},
+                                            {OPT_KV, OPT_KV}};
     const bool own_template = a->template && a->opts.v[OPT_TEMPLATE].text;
     char place[PATHS_MAX];
     store_model_place(a, place);
     uint64_t hash = hash64(place, strlen(place), own_template ? chat_template_hash(a->template) : 0);
-    for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
-        const struct opt_value *v = &a->opts.v[ids[i]];
-        const char *text = v->text ? v->text : "";
-        hash = hash64(text, strlen(text) + 1, hash + v->on);
-        for (size_t k = 0; k < v->n_items; k++) hash = hash64(v->items[k], strlen(v->items[k]) + 1, hash);
-    }
+    for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++)
+        for (int id = ranges[i][0]; id <= (int)ranges[i][1]; id++) hash = hash_option(&a->opts.v[id], hash);
     const struct grammar_source *grammar = constraint_of_options(a);
     return grammar ? hash64(grammar->text, grammar->n, hash + (uint64_t)grammar->kind + 1) : hash;
 }

@@ -62,19 +62,10 @@ void api_override_sampling(const struct api_request *r, int choice, struct sampl
 }
 
 int api_parse_tools(const struct api_request *r, const struct turn *t, struct tool_calls *out) {
-    struct buf markup = {0};
-    int rc = 0;
-    /* a call without the template's marks, where nothing else asks for JSON */
-    const bool is_text = !t->tool.len && r->tools && !r->has_source && t->reason == DONE_STOP && !t->stop_found;
-    const struct buf *from = is_text ? &t->text : &t->tool;
-    if (from->len && !r->markup && !r->no_tool_calls) {
-        out_utf8(&markup, from->data, from->len);
-        rc = markup.failed ? ERR_MEMORY
-             : is_text     ? tool_calls_parse_text(markup.data, markup.len, r->tools, out)
-                           : tool_calls_parse(markup.data, markup.len, r->tools, out);
-    }
-    buf_free(&markup);
-    if (rc == ERR_MEMORY) return rc;
+    /* its text may be a call where nothing else asks for JSON */
+    const bool may_be_text = r->tools && !r->has_source && t->reason == DONE_STOP && !t->stop_found;
+    if (r->markup || r->no_tool_calls) return 0;
+    if (turn_calls(t, r->tools, may_be_text, out) == ERR_MEMORY) return ERR_MEMORY;
     if (r->single_tool_call && out->n) tool_calls_truncate(out, 1);
     return 0;
 }

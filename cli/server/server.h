@@ -52,7 +52,7 @@ struct serve_model {
     double keep_s, idle_s;   /* keep_s: closed when unused for this time; negative: never. idle_s: unused since */
     uint64_t last_used;
     long long opened_at; /* seconds since 1970 */
-    uint64_t bytes;      /* of its files */
+    uint64_t bytes;      /* size of its files */
     /* the job of its thread */
     enum serve_job job;
     pthread_t thread;
@@ -60,7 +60,7 @@ struct serve_model {
     int event_fd; /* gets a signal when the job is done */
     int rc;
     struct error error;
-    /* what is known without the engine */
+    /* facts for lists while it is closed */
     struct engine_info facts;
     char type[64];
 };
@@ -202,7 +202,8 @@ void serve_connection_notify(void *server, struct MHD_Connection *c, void **stat
                              enum MHD_ConnectionNotificationCode what);
 /* accepts all that wait; false: accepting must pause */
 bool serve_connection_accept(struct server *s, int fd);
-bool serve_connection_has_room(const struct server *s);  /* whether the port may accept, perhaps by closing another */
+bool serve_connection_has_room(const struct server *s);  /* whether a connection can be accepted, if need be by closing
+                                                            another */
 void serve_connection_set_key(struct MHD_Connection *c); /* the client has shown the key */
 void serve_connection_set_deadline(struct MHD_Connection *c, int seconds); /* for complete input; 0: none */
 void serve_connection_close_slow(struct server *s, double now);            /* closes those past their deadline */

@@ -35,7 +35,7 @@ enum {
 struct mcp {
     pthread_mutex_t lock;  /* one exchange at a time */
     struct mcp_http *http; /* NULL: a child process */
-    char version[24];      /* of a connection of HTTP that `initialize` began; "": none */
+    char version[24];      /* protocol version agreed on by `initialize`, over HTTP; "": none */
     char *words;           /* owns argv */
     const char **argv;
     struct child child;

@@ -10,9 +10,9 @@
 #include "cli/remote/remote_connection.h"
 
 enum {
-    BODY_BYTES = 16 << 20,   /* of a reply, or of one event */
-    STREAM_BYTES = 64 << 20, /* of all events before the reply */
-    HEAD_BYTES = 256 << 10,  /* of all lines of a head */
+    BODY_BYTES = 16 << 20,   /* largest reply, or event of a stream */
+    STREAM_BYTES = 64 << 20, /* most bytes of events before the reply */
+    HEAD_BYTES = 256 << 10,  /* most bytes of headers */
     SESSION_BYTES = 512,
     REPLY_BYTES = 1 << 20, /* replies to requests of the server that it does not read */
     WAIT_MS = 100,
@@ -26,13 +26,13 @@ struct mcp_http {
     char *token;        /* NULL: none */
     bool is_local;
     char session[SESSION_BYTES + 1];
-    /* of the message that is being sent */
+    /* the message being sent */
     const struct mcp_http_message *message;
     struct arena *arena;
     struct mcp_message *out;
     struct buf body, event; /* a whole reply, or the last line of a stream; the data of the event */
     struct buf replies;     /* lines to be posted; the first one is being posted if is_replying */
-    struct buf posted;      /* the one that is being posted */
+    struct buf posted;      /* the line being posted */
     struct curl_slist *reply_headers;
     bool is_stream, found, is_replying;
     bool wants_login; /* the server names OAuth */
@@ -207,7 +207,7 @@ static size_t on_header(char *line, size_t size, size_t n, void *http) {
     size_t n_value;
     n *= size;
     if ((h->n_head += n) > HEAD_BYTES) fail(h, ERR_RUNTIME, "the head of its answer is too long");
-    if (n > 5 && !memcmp(line, "HTTP/", 5)) { /* also of an answer that only says to go on */
+    if (n > 5 && !memcmp(line, "HTTP/", 5)) { /* a status line; 100 Continue has one, too */
         *h->type = *h->moved = 0;
         h->is_stream = h->wants_login = false;
     }
@@ -253,7 +253,7 @@ static struct curl_slist *make_headers(const struct mcp_http *h, const struct mc
     return NULL;
 }
 
-/* A server may wait for the reply to its own request before it goes on: it is posted beside the stream. */
+/* Posts a reply beside the stream, since the server may wait for it before it sends more. */
 static void post_reply(struct mcp_http *h) {
     if (h->is_replying || !h->replies.len) return;
     const size_t n = (size_t)((char *)memchr(h->replies.data, '\n', h->replies.len) - h->replies.data);

@@ -42,20 +42,13 @@ static int set_ids(struct tool_calls *calls, const struct conversation *conv) {
 
 int tool_round_take(struct tool_round *q, const struct app *a, const struct turn *t, const struct conversation *conv,
                     struct error *e) {
-    struct buf markup = {0};
     tool_calls_truncate(&q->calls, 0);
     q->n_done = 0;
-    const bool is_text = !t->tool.len; /* a call without the template's marks */
-    const struct buf *from = is_text ? &t->text : &t->tool;
-    if (!a->tools || !from->len || t->failed || t->reason != DONE_STOP) return 0; /* a call that was cut never runs */
-    out_utf8(&markup, from->data, from->len);
-    int rc = markup.failed ? ERR_MEMORY
-             : is_text     ? tool_calls_parse_text(markup.data, markup.len, &a->tools->list, &q->calls)
-                           : tool_calls_parse(markup.data, markup.len, &a->tools->list, &q->calls);
+    if (!a->tools || t->failed || t->reason != DONE_STOP) return 0; /* a call that was cut never runs */
+    int rc = turn_calls(t, &a->tools->list, true, &q->calls);
     for (size_t i = 0; i < q->calls.n && !rc; i++) rc = normalize_arguments(&q->calls.v[i].arguments);
     if (!rc) rc = set_ids(&q->calls, conv);
     if (rc) tool_calls_truncate(&q->calls, 0);
-    buf_free(&markup);
     return rc == ERR_MEMORY ? error_set(e, rc, "no memory for a tool call") : 0;
 }
 

@@ -6,6 +6,7 @@
 #include "base/utf8.h"
 #include "cli/report.h"
 #include "cli/terminal/amount.h"
+#include "cli/terminal/out.h"
 #include "cli/turn/engine_client.h"
 
 const char *turn_reason_name(enum done_reason r) {
@@ -28,6 +29,19 @@ bool turn_repeats(const struct turn *t) {
 
 const struct buf *turn_markup_text(const struct turn *t, size_t n_calls) {
     return !n_calls && t->tool.len && !t->failed && t->reason == DONE_STOP ? &t->tool : NULL;
+}
+
+int turn_calls(const struct turn *t, const struct json *tools, bool may_be_text, struct tool_calls *out) {
+    struct buf s = {0};
+    const bool is_text = !t->tool.len && may_be_text; /* calls without the template's marks */
+    const struct buf *from = is_text ? &t->text : &t->tool;
+    if (!from->len) return ERR_MODEL;
+    out_utf8(&s, from->data, from->len);
+    const int rc = s.failed  ? ERR_MEMORY
+                   : is_text ? tool_calls_parse_text(s.data, s.len, tools, out)
+                             : tool_calls_parse(s.data, s.len, tools, out);
+    buf_free(&s);
+    return rc;
 }
 
 size_t turn_shown_logprobs(const struct turn *t) {

@@ -73,6 +73,9 @@ bool turn_repeats(const struct turn *t);
 const struct buf *turn_markup_text(const struct turn *t, size_t n_calls);
 /* Returns how many of the logprobs belong to text that has been emitted: none of a stop string, nor of text that may
  * begin one. */
+/* Appends the calls of an ended answer. may_be_text: its text is calls if it is nothing else (tool_calls_parse_text).
+ * ERR_MODEL: it has none, or none that can be parsed; ERR_MEMORY. */
+int turn_calls(const struct turn *t, const struct json *tools, bool may_be_text, struct tool_calls *out);
 size_t turn_shown_logprobs(const struct turn *t);
 void turn_free(struct turn *t);
 const char *turn_reason_name(enum done_reason r); /* "stop", "length", "context", "cancelled" */

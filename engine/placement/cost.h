@@ -169,7 +169,8 @@ struct cost_decode {
     int device;            /* rank with the attention blocks */
     int n_device_layers;   /* layers whose attention block is on the device; the CPU has the rest */
     int n_expert_layers;   /* how many of the device's layers have all their experts there too */
-    double resident_share; /* share of the chosen experts that the pool holds, in the device's other layers */
+    double resident_share; /* share of the chosen experts that are pinned or in the pool, in the device's other layers
+                            */
     bool is_one_session;   /* all rows are of one session, as of drafted tokens */
     bool beside_prefill;   /* a concurrent prefill streams weights, which takes host memory bandwidth */
     int ranks;             /* devices that share each of these layers (tensor parallel); 0, 1: not shared */

@@ -65,8 +65,8 @@ struct split_policy {
 };
 extern const struct split_policy split_policies[];       /* ends with a NULL name; the first is the default, "auto" */
 const struct split_policy *split_find(const char *name); /* NULL: unknown name */
-/* Not in the table, but parts of other policies. Deterministic decoding uses split_host: each expert where it is
- * resident. split_stream: all on devices. */
+/* Not in the table, but parts of other policies. split_host: each expert where it is resident. split_stream: all on
+ * devices. */
 extern const struct split_policy split_host, split_stream;
 
 /* Deterministic: ties go to the lower index. A policy never assigns an expert to a domain that cannot compute it. */

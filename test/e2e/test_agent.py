@@ -171,14 +171,14 @@ class Task(Agent):
 class Bounds(Agent):
     def setUp(self):
         super().setUp()
-        for link, to in (("out", "../secret"), ("outdir", ".."), ("abs", os.path.join(self.home, "secret")), ("root", "/"), ("loop", "loop"), ("inside", "src/add.py"), ("indir", "src"), ("gone", "nothing"),
+        for link, to in (("out", "../secret"), ("outdir", ".."), ("abs", os.path.join(self.home, "secret")), ("top", "/"), ("loop", "loop"), ("inside", "src/add.py"), ("indir", "src"), ("gone", "nothing"),
                          ("proc", "/proc/self/cwd"), ("far", "indir/../../secret")):
             os.symlink(to, os.path.join(self.dir, link))
         os.mkfifo(os.path.join(self.dir, "fifo"))
         os.makedirs(os.path.join(self.home, "working"))  # its name begins as the directory's
         self.write("working/f", "the secret\n")
 
-    OUT = ("../secret", "src/../../secret", "/etc/passwd", "out", "outdir/secret", "abs", "root/etc/passwd", "loop", "far", "proc/secret", "./.././secret", "//etc/passwd", "src/../..", "outdir/work/../secret", "../working/f")
+    OUT = ("../secret", "src/../../secret", "/etc/passwd", "out", "outdir/secret", "abs", "top/etc/passwd", "loop", "far", "proc/secret", "./.././secret", "//etc/passwd", "src/../..", "outdir/work/../secret", "../working/f")
 
     def test_paths(self):
         """No path and no link leads out of the directory, with openat2 and without."""

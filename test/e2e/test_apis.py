@@ -5,7 +5,7 @@ import re
 import unittest
 
 import driver
-from server import Case
+from server import Case, chunks, streamed_calls
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}}
 
@@ -44,15 +44,6 @@ class Skipped(Api):
                    self.post("/v1/messages", {"max_tokens": 1000, "messages": [{"role": "user", "content": "call"}], "tools": [{"type": "web_search_20250305", "name": "web_search"}, {"name": "weather", "input_schema": CITY}]})["stop_reason"],
                    self.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "call"}], "tools": [{"type": "custom", "custom": {"name": "a"}}, {"type": "function", "function": city}]})["choices"][0]["finish_reason"]]
         self.assertEqual(answers, ["function_call", "tool_use", "tool_calls"])
-        # a call that is the answer's text
-        text = {"role": "user", "content": "say " + json.dumps(['```json\n{"name": "weather", "arguments": {"city": "Bern"}}\n```'])}
-        self.assertEqual([x["type"] for x in self.post("/v1/responses", {"input": [text], "tools": codex})["output"]], ["function_call"])
-        got = self.post("/v1/messages", {"max_tokens": 1000, "messages": [text], "tools": [{"name": "weather", "input_schema": CITY}]})
-        self.assertEqual([(x["type"], x.get("input")) for x in got["content"]] + [got["stop_reason"]], [("tool_use", {"city": "Bern"}), "tool_use"])
-        got = self.post("/api/chat", {"messages": [text], "tools": [{"type": "function", "function": city}], "stream": False})["message"]
-        self.assertEqual((got["content"], got["tool_calls"][0]["function"]["name"], got["tool_calls"][0]["function"]["arguments"]), ("", "weather", {"city": "Bern"}))
-        for path, body, want in (("/v1/messages", {"max_tokens": 1000, "messages": [text], "tools": [{"name": "weather", "input_schema": CITY}], "stream": True}, "tool_use"), ("/v1/responses", {"input": [text], "tools": codex, "stream": True}, "function_call"), ("/api/chat", {"messages": [text], "tools": [{"type": "function", "function": city}]}, "tool_calls")):
-            self.assertIn(want, self.s.request("POST", path, body)[2].decode(), path)
         back = [{"role": "user", "content": "call"}, {"type": "custom_tool_call", "call_id": "c", "name": "apply_patch", "input": "*** Begin"}, {"type": "custom_tool_call_output", "call_id": "c", "output": "done"}, {"type": "web_search_call", "id": "w"}, {"role": "user", "content": "prompt"}]
         self.assertEqual(self.post("/v1/responses", {"input": back, "tools": codex})["output"][-1]["content"][0]["text"], "[user]call[assistant][tool]done[user]prompt[assistant]")
         self.post("/v1/responses", {"input": "x", "tools": [{"type": "a\x1bb"}]})
@@ -61,6 +52,41 @@ class Skipped(Api):
         self.s.p.wait(driver.PATIENCE)
         notes = [line for line in self.s.p.stderr.read().decode().splitlines() if "left out" in line]
         self.assertEqual([line.split("type ")[1].split(",")[0] for line in notes], ["web_search", "web_search_20250305", "custom", "web_search", "a?b"])
+
+
+class Samplers(Api):
+    def test_chat_completions(self):
+        """DRY and top-n-sigma, in the names of llama.cpp's server; a list of breakers is JSON or text that holds JSON."""
+        said = self.s.chat("sampling", dry_multiplier=0.5, dry_base=2, dry_allowed_length=0, dry_penalty_last_n=64, dry_sequence_breakers=["a", "b:"], top_n_sigma=1.5, seed=1)[1]["choices"][0]["message"]["content"]
+        self.assertEqual(said, "temp 0.5 top-p 1 top-k 0 min-p 0 repeat-penalty 1 seed 1 max -1 top-n-sigma 1.5 dry-multiplier 0.5 dry-base 2 dry-allowed-length 0 dry-penalty-last-n 64 breaker <a> breaker <b:>")
+        said = self.s.chat("sampling", dry_multiplier=0.5, dry_sequence_breakers='["\\n"]', top_n_sigma=0, seed=1)[1]["choices"][0]["message"]["content"]
+        self.assertEqual(said, "temp 0.5 top-p 1 top-k 0 min-p 0 repeat-penalty 1 seed 1 max -1 dry-multiplier 0.5 dry-base 1.75 dry-allowed-length 2 dry-penalty-last-n -1 breaker <\n>")
+
+
+class TextCalls(Api):
+    def test_chat_completions(self):
+        """A call in JSON without the template's marks is one, too, if there is such a tool; a stream has sent it as text."""
+        tools = [{"type": "function", "function": {"name": n, "parameters": {"type": "object", "properties": {}}}} for n in ("weather", "time")]
+        functions = lambda calls: [(c["type"], c["function"]["name"], json.loads(c["function"]["arguments"])) for c in calls]
+        for text, called in (('```json\n{"name": "time", "arguments": {"a": 1}}\n```', True), ('Like ```json\n{"name": "time", "arguments": {}}\n```', False), ('{"name": "date", "arguments": {}}', False)):
+            m = self.s.chat("say " + json.dumps([text]), tools=tools)[1]["choices"][0]
+            self.assertEqual((m["message"].get("content"), m["finish_reason"]), (None, "tool_calls") if called else (text, "stop"))
+            self.assertEqual(functions(m["message"].get("tool_calls", [])), [("function", "time", {"a": 1})] if called else [])
+            got, done = chunks(self.s.stream("say " + json.dumps([text]), tools=tools))
+            self.assertEqual(("".join(x["choices"][0]["delta"].get("content", "") for x in got), got[-1]["choices"][0]["finish_reason"], functions(streamed_calls(got)), done), (text, m["finish_reason"], [("function", "time", {"a": 1})] if called else [], True))
+        self.assertEqual(self.s.chat('say ["{\\"name\\": \\"time\\"}"]')[1]["choices"][0]["finish_reason"], "stop")
+
+    def test_other_protocols(self):
+        city, tools = {"name": "weather", "description": "d", "parameters": CITY}, [{"name": "weather", "input_schema": CITY}]
+        functions = [{"type": "function", **city}]
+        text = {"role": "user", "content": "say " + json.dumps(['```json\n{"name": "weather", "arguments": {"city": "Bern"}}\n```'])}
+        self.assertEqual([x["type"] for x in self.post("/v1/responses", {"input": [text], "tools": functions})["output"]], ["function_call"])
+        got = self.post("/v1/messages", {"max_tokens": 1000, "messages": [text], "tools": tools})
+        self.assertEqual([(x["type"], x.get("input")) for x in got["content"]] + [got["stop_reason"]], [("tool_use", {"city": "Bern"}), "tool_use"])
+        got = self.post("/api/chat", {"messages": [text], "tools": [{"type": "function", "function": city}], "stream": False})["message"]
+        self.assertEqual((got["content"], got["tool_calls"][0]["function"]["name"], got["tool_calls"][0]["function"]["arguments"]), ("", "weather", {"city": "Bern"}))
+        for path, body, want in (("/v1/messages", {"max_tokens": 1000, "messages": [text], "tools": tools, "stream": True}, "tool_use"), ("/v1/responses", {"input": [text], "tools": functions, "stream": True}, "function_call"), ("/api/chat", {"messages": [text], "tools": [{"type": "function", "function": city}]}, "tool_calls")):
+            self.assertIn(want, self.s.request("POST", path, body)[2].decode(), path)
 
 
 class Anthropic(Api):

@@ -122,7 +122,7 @@ change("fork-saved", "a fork is not saved before its first question", "e2e_comma
 change("system-saved", "a system prompt is not saved before the next question", "e2e_commands", ("cli/chat/command_conversation.c", "    chat_session_save(r, r->active);\n    screen_print(r, removes", "    screen_print(r, removes"))
 change("ollama-lines", "line ends in the arguments of a call break the line of its object", "e2e_apis", ("cli/server/ollama_reply.c", "json[i] == '\\n' || json[i] == '\\r' ? ' ' : json[i]", "json[i]"))
 change("generate-calls", "/api/generate drops what the model writes as a call", "e2e_apis", ("cli/server/ollama_request.c", "    r->no_tool_calls = true;\n", ""))
-change("call-bytes", "a call with bytes that are no UTF-8 is none in answers of the server", "e2e_apis", ("cli/server/api.c", "out_utf8(&markup, from->data", "buf_add(&markup, from->data"))
+change("call-bytes", "a call with bytes that are no UTF-8 is none in answers of the server", "e2e_apis", ("cli/turn/turn.c", "out_utf8(&s, from->data", "buf_add(&s, from->data"))
 change("parted-thinking", "a stream of thinking has parts of characters", "e2e_apis", ("cli/turn/turn.c", "(all ? 0 : begun_character(b->data + from, b->len - from))", "0"))
 change("compact-attached", "/compact in an attached chat does not shorten a request that does not fit", "e2e_remote", ("cli/chat/compact.c", "if (!rc) rc = check_fits(", "if (0) rc = check_fits("))
 change("markup-chat", "markup that is not a call is no part of a chat", "e2e_tools", ("cli/chat/chat_turn.c", "    add_markup(t);\n", ""))

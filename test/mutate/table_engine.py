@@ -438,7 +438,7 @@ change("pinned-least", "the experts that were used least are pinned", "unit_usag
 change("pinned-kv", "KV caches displace pinned experts", "gpu_pinned_experts", ("engine/exec/decode/decode_experts.c", "(d->s->m->expert_cache.request == BUDGET_AUTO && pinned_experts_evict_layer(d, true))", "pinned_experts_evict_layer(d, true)"))
 change("pinned-other-model", "the profile of another model pins experts", "unit_usage", (USAGE, ".fingerprint = u->fingerprint};", ".fingerprint = 0};"))
 change("pinned-beside", "rows of the CPU lose the experts that are pinned", "gpu_pinned_experts", (PINNED, "const bool is_hit = i < m->n_dev * topk && id >= 0 && slot[id] >= 0;", "const bool is_hit = id >= 0 && slot[id] >= 0;"))
-change("pinned-choice", "whole layers are kept whatever the profile says", "unit_plan", ("engine/exec/decode/decode_experts.c", "if (pinned_s * MIN_GAIN > whole_s) return;", "return;"))
+change("pinned-choice", "whole layers are kept whatever the profile says", "unit_plan_experts", ("engine/exec/decode/decode_experts.c", "if (pinned_s * MIN_GAIN > whole_s) return;", "return;"))
 change("pinned-chance", "few choices of a profile seem to repeat", "unit_usage", (USAGE, "counts[i] > counts[x] - 1 ||", "counts[i] > counts[x] ||"))
 change("pinned-settled", "--expert-cache auto never learns after the first run", "unit_usage", (USAGE, "is_from_file && n_tokens(u) >= settled", "is_from_file"))
 change("pinned-policy", "modes are chosen as if no experts were pinned", "unit_policy", ("engine/placement/policy.c", ".resident_share = m->resident_share,\n                            .beside_prefill", ".beside_prefill"))

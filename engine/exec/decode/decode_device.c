@@ -13,3 +13,15 @@ bool decode_device_error(struct decode *s, struct error *e) {
 }
 
 bool decode_is_locked(const struct decode *s) { return s->m->gpus && s->m->gpus->ledger[0].is_locked; }
+
+int decode_device_open_stage(struct decode_device *d, struct stage **stage, struct error *e) {
+    const struct runtime *m = d->s->m;
+    return stage_open(stage,
+                      &(struct stage_options){.set = m->gpus,
+                                              .g = d->g,
+                                              .stream = d->main,
+                                              .stop = &d->stop,
+                                              .threads = stage_idle_threads(m->gpus, m->w),
+                                              .rank = d->rank},
+                      e);
+}

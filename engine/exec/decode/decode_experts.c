@@ -152,18 +152,10 @@ static bool lacks_experts(const struct decode_device *d) {
 
 /* send_layers(), then waits for the uploads and frees what a failure left incomplete. */
 static int load_layers(struct decode_device *d, size_t max_bytes, size_t keep, int *n_loaded, struct error *e) {
-    struct runtime *m = d->s->m;
     struct stage *stage = NULL;
     const double begin = clock_now();
     *n_loaded = 0;
-    int rc = stage_open(&stage,
-                        &(struct stage_options){.set = m->gpus,
-                                                .g = d->g,
-                                                .stream = d->main,
-                                                .stop = &d->stop,
-                                                .threads = stage_idle_threads(m->gpus, m->w),
-                                                .rank = d->rank},
-                        e);
+    int rc = decode_device_open_stage(d, &stage, e);
     if (!rc) rc = send_layers(d, stage, max_bytes, keep, n_loaded, e);
     if (stage && (!rc || rc == ERR_MEMORY)) {
         const int flushed = stage_flush(stage);

@@ -88,13 +88,16 @@ static uint64_t hash_pinned(const struct decode_device *d) {
     return hash;
 }
 
-/* Over its MoE layers, loaded or not yet. */
-static double mean_share(const struct decode_device *d) {
-    double sum = 0;
+/* After the last load or an eviction for good: what the loaded layers have, kept while a prompt borrows their memory.
+ */
+static void describe_pinned(struct decode_device *d) {
     int n = 0;
-    for (int l = d->first; l < d->last; l++)
-        if (has_layer(d, l)) sum += (double)(is_loaded(d, l) ? d->pinned->share[l] : (float)d->pinned_share), n++;
-    return n ? sum / n : 0;
+    d->pinned_hash = hash_pinned(d), d->pinned_share = 0;
+    for (int l = d->first; l < d->last; l++) {
+        n += has_layer(d, l);
+        if (is_loaded(d, l)) d->pinned_share += (double)d->pinned->share[l];
+    }
+    d->pinned_share /= n ? n : 1;
 }
 /* Sends a layer's experts and its map. ERR_MEMORY: they do not fit. */
 static int send_layer(struct decode_device *d, int layer, const int32_t *ids, int n, struct error *e) {
@@ -105,14 +108,7 @@ static int send_layer(struct decode_device *d, int layer, const int32_t *ids, in
     int32_t *slot = x->slot + (size_t)layer * (size_t)c->n_experts;
     if (!d->s->cpu_queue) TRY(nan_scan_experts(&m->scan, layer, ids, n, e));
     for (int i = 0; i < n; i++) slot[ids[i]] = i;
-    int rc = stage_open(&stage,
-                        &(struct stage_options){.set = m->gpus,
-                                                .g = d->g,
-                                                .stream = d->main,
-                                                .stop = &d->stop,
-                                                .threads = stage_idle_threads(m->gpus, m->w),
-                                                .rank = d->rank},
-                        e);
+    int rc = decode_device_open_stage(d, &stage, e);
     if (!rc)
         rc = resident_experts_load(&x->layer[layer], LEDGER_CACHED, c, layer, m->w->layers[layer].experts, ids, n,
                                    d->ledger, stage, e);
@@ -159,11 +155,14 @@ int pinned_experts_load_next(struct decode_device *d, bool *more, struct error *
     decode_graph_drop(d); /* recorded graphs leave all of this layer's experts to the CPU */
     const int rc = send_layer(d, layer, ids, n, e);
     mem_free(ids);
-    if (!rc) *more = true, d->pinned_hash = hash_pinned(d), d->pinned_share = mean_share(d);
-    if (rc != ERR_MEMORY) return rc;
-    log_say(LOG_INFO, "device %d has room for pinned experts up to layer %d", d->rank, layer - 1);
-    *e = (struct error){0};
-    d->pinned->end = layer;
+    *more = !rc;
+    if (rc && rc != ERR_MEMORY) return rc;
+    if (rc) {
+        log_say(LOG_INFO, "device %d has room for pinned experts up to layer %d", d->rank, layer - 1);
+        *e = (struct error){0};
+        d->pinned->end = layer;
+    }
+    if (first_missing(d) == d->last) describe_pinned(d);
     return 0;
 }
 int pinned_experts_load(struct decode_device *d, struct error *e) {
@@ -177,7 +176,7 @@ bool pinned_experts_evict_layer(struct decode_device *d, bool for_good) {
         gpu_stream_sync(d->main); /* queued work and recorded graphs read them */
         decode_graph_drop(d);
         resident_experts_free(&d->pinned->layer[l], d->ledger);
-        if (for_good) d->pinned->end = l, d->pinned_hash = hash_pinned(d);
+        if (for_good) d->pinned->end = l, describe_pinned(d);
         return true;
     }
     return false;
