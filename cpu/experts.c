@@ -282,7 +282,7 @@ static const struct gemm *select_gemm(const struct cpu_exec *x, int n, const str
                                       bool wide) {
     const struct gemm *special = gemm_for_weights(x->level, n, batch, m);
     /* it would round to BF16, or quantise over many columns */
-    if (wide && batch > BATCH_INVARIANT_ROWS) special = NULL;
+    if (wide && (batch > BATCH_INVARIANT_ROWS || (special && special->is_int8))) special = NULL;
     /* transposing a matrix pays off only from some tokens on */
     if (transposed) special = NULL;
     if (special && special->supports(m, n)) return special;

@@ -5,8 +5,8 @@
 
 static unsigned needed_flags(const struct gemm *g) {
     const unsigned bf16 = CPU_F_AVX512 | CPU_F_VBMI | CPU_F_BF16;
-    if (g == &gemm_avx2 || g == &gemm_int16_avx2) return CPU_F_AVX2;
-    if (g == &gemm_int16_avxvnni) return CPU_F_AVX2 | CPU_F_AVXVNNI;
+    if (g == &gemm_avx2 || g == &gemm_int16_avx2 || g == &gemm_int8_avx2) return CPU_F_AVX2;
+    if (g == &gemm_int16_avxvnni || g == &gemm_int8_avxvnni) return CPU_F_AVX2 | CPU_F_AVXVNNI;
     if (g == &gemm_avx512) return CPU_F_AVX512;
     if (g == &gemm_int8) return CPU_F_AVX512 | CPU_F_VBMI | CPU_F_VNNI;
     if (g == &gemm_avx512bf16 || g == &gemm_skinny || g == &gemm_skinny_bf16) return bf16;
@@ -29,7 +29,9 @@ const struct gemm *gemm_for(enum cpu_level level, bool wide) {
 const struct gemm *gemm_for_weights(enum cpu_level level, int n, int batch, const struct mat *w) {
     if (level >= CPU_AMX && gemm_has(&gemm_amx) && batch > BATCH_INVARIANT_ROWS)
         return n <= GEMM_SKINNY_MAX ? &gemm_amx_skinny_bf16 : NULL;
-    /* same bits */
+    /* with AVX-VNNI the same bits */
+    if (level == CPU_AVX2 && gemm_int8_avx2.supports(w, n))
+        return gemm_has(&gemm_int8_avxvnni) ? &gemm_int8_avxvnni : &gemm_int8_avx2;
     if (level == CPU_AVX2 && batch > BATCH_INVARIANT_ROWS)
         return gemm_has(&gemm_int16_avxvnni) ? &gemm_int16_avxvnni : &gemm_int16_avx2;
     if (level >= CPU_AVX512 && batch > BATCH_INVARIANT_ROWS && gemm_has(&gemm_int8) && gemm_int8.supports(w, n))

@@ -101,16 +101,17 @@ static void cols_task(void *arg, int task, int thread) {
     }
 }
 
-/* Many tokens: every thread packs its part of the activations, a barrier, then all take ranges of rows. A batch (the
- * heads of an up-projection) runs in groups whose packed activations fit PACKED_BYTES; an x shared by the batch is
- * packed once. */
-enum { PACKED_BYTES = 64 << 20 };
+/* Many tokens: every thread packs its part of the activations, a barrier, then all take ranges of rows; few are packed
+ * by each thread for itself, in less time than a barrier takes. A batch (the heads of an up-projection) runs in groups
+ * whose packed activations fit PACKED_BYTES; an x shared by the batch is packed once. */
+enum { PACKED_BYTES = 64 << 20, PACKED_ALONE = 16384 /* elements of x */ };
 struct gemm_call {
     struct cpu_exec *x;
     const struct op_linear *o;
     const struct gemm *g;
     int first, count; /* matrices of the batch in this group */
     int packs;        /* packed x: as many, or one for all */
+    bool is_alone;    /* each thread has its own packed x */
     int per, parts;   /* rows per task, tasks per matrix */
     uint8_t *packed, *scratch;
     size_t packed_part, scratch_part;
@@ -119,17 +120,18 @@ struct gemm_call {
 static void gemm_thread(void *arg, int thread, int n_threads) {
     const struct gemm_call *m = arg;
     const struct op_linear *o = m->o;
+    uint8_t *packed = m->packed + (m->is_alone ? (size_t)(thread * m->packs) * m->packed_part : 0);
     for (int i = 0; i < m->packs; i++)
-        m->g->pack(m->packed + (size_t)i * m->packed_part, o->x + (size_t)(m->first + i) * (size_t)o->batch_x, NULL,
-                   o->ldx, o->n, o->w.cols, thread, n_threads);
-    pool_barrier(m->x->pool);
+        m->g->pack(packed + (size_t)i * m->packed_part, o->x + (size_t)(m->first + i) * (size_t)o->batch_x, NULL,
+                   o->ldx, o->n, o->w.cols, m->is_alone ? 0 : thread, m->is_alone ? 1 : n_threads);
+    if (!m->is_alone) pool_barrier(m->x->pool);
     for (int task; !cpu_exec_is_cancelled(m->x) && (task = cpu_exec_next_task(m->x, 0, thread)) >= 0;) {
         int i = task / m->parts, b = m->first + i, r0 = task % m->parts * m->per,
             r1 = r0 + m->per < o->w.rows ? r0 + m->per : o->w.rows;
         struct mat w = mat_rows(o->w, b * o->batch_rows, b * o->batch_rows + o->w.rows);
         float *y = o->y + (size_t)b * (size_t)o->batch_y;
-        m->g->rows(&w, r0, r1, m->packed + (m->packs > 1 ? (size_t)i * m->packed_part : 0), o->n, y, o->ldy,
-                   o->accumulate, m->scratch + (size_t)thread * m->scratch_part);
+        m->g->rows(&w, r0, r1, packed + (m->packs > 1 ? (size_t)i * m->packed_part : 0), o->n, y, o->ldy, o->accumulate,
+                   m->scratch + (size_t)thread * m->scratch_part);
         for (int t = 0; t < o->n && o->bias; t++)
             for (int r = r0; r < r1; r++) y[(size_t)t * (size_t)o->ldy + (size_t)r] += o->bias[r];
         for (int t = 0; t < o->n && m->tops; t++)
@@ -144,7 +146,9 @@ static int run_gemm(struct cpu_exec *x, const struct op_linear *o, int batch, co
     bool one = batch == 1 || !o->batch_x;
     int group = one ? batch : (int)(PACKED_BYTES / m.packed_part);
     group = group < 1 ? 1 : group > batch ? batch : group;
-    size_t packed = m.packed_part * (size_t)(one ? 1 : group), scratch = m.scratch_part * (size_t)n_threads;
+    m.is_alone = (int64_t)o->n * o->w.cols * (one ? 1 : group) <= PACKED_ALONE;
+    size_t packed = m.packed_part * (size_t)(one ? 1 : group) * (size_t)(m.is_alone ? n_threads : 1),
+           scratch = m.scratch_part * (size_t)n_threads;
     int share = o->w.rows / (n_threads * 4) * group, tile = m.g->row_tile;
     if (o->n <= BATCH_INVARIANT_ROWS) { /* reading W dominates */
         int most = (int)(TASK_BYTES / dtype_bytes(o->w.dtype, (size_t)o->w.cols));
@@ -195,7 +199,8 @@ int cpu_linear(struct exec *base, const struct op_linear *o) {
         return cpu_exec_for_each(j.x, batch * j.parts, cols_task, &j);
     }
     const struct gemm *special = gemm_for_weights(j.x->level, o->n, o->n, &o->w);
-    if (!o->exact && special && !(o->wide && o->n > BATCH_INVARIANT_ROWS) && special->supports(&o->w, o->n))
+    if (!o->exact && special && !(o->wide && (o->n > BATCH_INVARIANT_ROWS || special->is_int8)) &&
+        special->supports(&o->w, o->n))
         return run_gemm(j.x, o, batch, special);
     if (!o->exact && o->n > BATCH_INVARIANT_ROWS) return run_gemm(j.x, o, batch, gemm_for(j.x->level, o->wide));
     size_t row = dtype_bytes(o->w.dtype, (size_t)o->w.cols);

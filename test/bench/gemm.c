@@ -261,8 +261,17 @@ static int formats(enum cpu_level level, int rounds) {
 /* The kernels for a group of a prompt's tokens: GEMV, few tokens, many tokens. */
 static int few(enum cpu_level level, int rounds) {
     static const uint8_t all[] = {DT_Q4_K, DT_Q5_K, DT_Q6_K, DT_IQ4_XS, DT_Q4_0, DT_MXFP4, DT_Q8_0, DT_E4M3, DT_BF16};
-    enum { N = sizeof all, ROWS = 768, COLS = 2048, POOL = 128 << 20, MOST = 64, SIZES = 7, WAYS = 4, LOOPS = 1 << 18 };
-    static const int sizes[SIZES] = {4, 6, 8, 12, 16, 32, 64};
+    enum {
+        N = sizeof all,
+        ROWS = 768,
+        COLS = 2048,
+        POOL = 128 << 20,
+        MOST = 64,
+        SIZES = 10,
+        WAYS = 4,
+        LOOPS = 1 << 18
+    };
+    static const int sizes[SIZES] = {1, 2, 3, 4, 6, 8, 12, 16, 32, 64};
     struct kernels k;
     kernels_fill(&k, level);
     uint8_t *data = memory(POOL + 4096);
@@ -271,11 +280,12 @@ static int few(enum cpu_level level, int rounds) {
     for (size_t i = 0; i < POOL + 4096; i++) data[i] = (uint8_t)((rnd() & 0x8f) | 0x30);
     memset(scale, 0x3c, ROWS * COLS / 32 * 4);
     for (int i = 0; i < MOST * COLS; i++) x[i] = (float)rnd() * 0x1p-24f - 0.5f;
-    printf("%s, level %s, [%d, %d], one thread, share of the FMA peak beside it, best of %d: GEMV / few (whole "
-           "numbers) / the same with AVX-VNNI / many\n%-8s",
+    printf("%s, level %s, [%d, %d], one thread, share of the FMA peak beside it, best of %d: GEMV / chosen / "
+           "16-bit numbers with AVX2 / many\n%-8s",
            cpu_describe(), cpu_level_name(level), ROWS, COLS, rounds, "tokens");
     for (int s = 0; s < SIZES; s++) printf("%22d", sizes[s]);
     double peak = 0;
+    size_t at = 0;
     for (int f = 0; f < N; f++) {
         const size_t stride = dtype_bytes(all[f], COLS), size = stride * ROWS;
         printf("\n%-8s", dtype_name(all[f]));
@@ -283,25 +293,25 @@ static int few(enum cpu_level level, int rounds) {
             const int n = sizes[s];
             double best[WAYS] = {0}, top = 0;
             for (int r = -1; r < rounds; r++) {
-                const struct mat w = {.data = data + (size_t)(r + 1) % (POOL / size) * size,
-                                      .scale = all[f] == DT_E4M3 ? scale : NULL,
-                                      .stride = stride,
-                                      .rows = ROWS,
-                                      .cols = COLS,
-                                      .block_rows = 128,
-                                      .block_cols = 128,
-                                      .scale_stride = COLS / 128,
-                                      .row_step = 1,
-                                      .dtype = all[f],
-                                      .scale_dtype = DT_F32};
-                const struct gemm *ways[WAYS] = {
-                    NULL, level == CPU_AVX2 ? &gemm_int16_avx2 : gemm_for_weights(level, n, MOST, &w),
-                    &gemm_int16_avxvnni, gemm_for(level, false)};
+                struct mat w = {.data = data,
+                                .scale = all[f] == DT_E4M3 ? scale : NULL,
+                                .stride = stride,
+                                .rows = ROWS,
+                                .cols = COLS,
+                                .block_rows = 128,
+                                .block_cols = 128,
+                                .scale_stride = COLS / 128,
+                                .row_step = 1,
+                                .dtype = all[f],
+                                .scale_dtype = DT_F32};
+                const struct gemm *ways[WAYS] = {NULL, gemm_for_weights(level, n, MOST, &w), &gemm_int16_avx2,
+                                                 gemm_for(level, false)};
                 for (int v = 1; v < WAYS; v++)
                     if (ways[v] && (!gemm_has(ways[v]) || (ways[v]->supports && !ways[v]->supports(&w, MOST))))
                         ways[v] = NULL;
                 for (int v = 0; v < WAYS; v++) {
                     if (v && !ways[v]) continue;
+                    w.data = data + at++ % (POOL / size) * size; /* one that no cache holds */
                     void *packed = v ? memory(ways[v]->packed_bytes(n, COLS)) : NULL,
                          *scratch = v ? memory(ways[v]->scratch_bytes(n, COLS)) : NULL;
                     if (v)

@@ -6,7 +6,7 @@
 #include "cpu/kernels.h"
 #include "test/kcheck/random_mat.h"
 
-extern const struct gemm gemm_amx_emulated, gemm_amx_few16_emulated, gemm_amx_wide_emulated;
+extern const struct gemm gemm_int8_avxvnni_emulated, gemm_amx_emulated, gemm_amx_few16_emulated, gemm_amx_wide_emulated;
 #ifdef WITH_SIMDE
 extern const struct gemm gemm_few_simde, gemm_few16_simde, gemm_avx512_simde, gemm_avx512bf16_simde, gemm_amx_simde,
     gemm_amx_few16_simde, gemm_amx_wide_simde, gemm_int8_simde;
@@ -98,9 +98,12 @@ static void check(const struct gemm *g, const struct shape *s, int n, bool exact
     product(g, &w, x, gather, ldx, n, r0, r1, 1, 1, y, ldy, accumulate);
     product(g, &w, x, gather, ldx, n, r0, r1, 3, 2, again, ldy, accumulate);
     if (memcmp(y, again, sizeof *y * (size_t)n * (size_t)ldy)) wrong("other bits when rows and packing are split");
-    if (g == &gemm_int16_avxvnni) {
+    const struct gemm *same = g == &gemm_int16_avxvnni                                      ? &gemm_int16_avx2
+                              : g == &gemm_int8_avxvnni || g == &gemm_int8_avxvnni_emulated ? &gemm_int8_avx2
+                                                                                            : NULL;
+    if (same) {
         memcpy(again, before, sizeof *y * (size_t)n * (size_t)ldy);
-        product(&gemm_int16_avx2, &w, x, gather, ldx, n, r0, r1, 1, 1, again, ldy, accumulate);
+        product(same, &w, x, gather, ldx, n, r0, r1, 1, 1, again, ldy, accumulate);
         if (memcmp(y, again, sizeof *y * (size_t)n * (size_t)ldy)) wrong("other bits than with AVX2");
     }
 
@@ -227,10 +230,15 @@ static void check_rounded(const struct gemm *g, const struct shape *s) {
  * non-finite values. */
 static void check_extremes(const struct gemm *g) {
     enum { ROWS = 9, COLS = 512, N = 5 };
-    static const uint8_t formats[] = {DT_Q4_K, DT_Q5_K, DT_Q6_K, DT_IQ4_XS, DT_Q8_0};
+    static const uint8_t formats[] = {DT_Q4_K, DT_Q5_K, DT_Q6_K,  DT_IQ4_XS, DT_Q8_0, DT_Q5_0,
+                                      DT_Q5_1, DT_Q4_0, DT_MXFP4, DT_Q2_K,   DT_Q3_K};
     for (size_t f = 0; f < sizeof formats; f++) {
         struct shape s = {ROWS, COLS, 1, 0, formats[f], 0, 0, 1};
         struct mat w = make(&s);
+        if (g->supports && !g->supports(&w, MANY)) {
+            drop();
+            continue;
+        }
         begin(g, &w, N, ", extremes");
         const size_t bytes = dtype_bytes(s.dtype, 256);
         float *x = guarded(sizeof *x * N * COLS), y[N * ROWS];
@@ -335,6 +343,9 @@ int main(void) {
         {&gemm_int16_avx2, 3},
         {&gemm_int16_avxvnni, 3},
         {&gemm_int8, 2},
+        {&gemm_int8_avx2, 3},
+        {&gemm_int8_avxvnni, 3},
+        {&gemm_int8_avxvnni_emulated, 3, true},
         {&gemm_avx512},
         {&gemm_avx512bf16},
         {&gemm_skinny},
@@ -370,9 +381,15 @@ int main(void) {
             continue;
         }
 #endif
-        if (simde ? false : emulated ? !gemm_has(&gemm_avx512bf16) || !(cpu_flags() & CPU_F_GFNI) : !gemm_has(g)) {
+        const bool avx2 = g == &gemm_int8_avxvnni_emulated; /* what its emulation needs */
+        if (simde      ? false
+            : avx2     ? !gemm_has(&gemm_int8_avx2)
+            : emulated ? !gemm_has(&gemm_avx512bf16) || !(cpu_flags() & CPU_F_GFNI)
+                       : !gemm_has(g)) {
             printf("%-10s %s SKIPPED: this CPU lacks %s\n", g->name, emulated ? "emulated" : "",
-                   emulated ? "AVX-512 BF16, VBMI or GFNI" : g->name);
+                   avx2       ? "AVX2"
+                   : emulated ? "AVX-512 BF16, VBMI or GFNI"
+                              : g->name);
             continue;
         }
         int before = failures, cases = 0;

@@ -1,0 +1,259 @@
+#pragma once
+/* Eight rows of weights for products with 8-bit activations (gemm_int8_avx2.c): unsigned codes of at most six bits, of
+ * which vpmaddubsw multiplies 32 with signed bytes and sums them in pairs to 16 bits. In parts of 32 columns:
+ *
+ *     weight = scale * each * (code - bias) - off
+ *
+ * with a float scale and off of each part, and for formats with two scales in a part (has_two) `each`, a small integer
+ * of 16 columns; else 1. Vectors of scales have a lane per row. */
+#include <stdint.h>
+#include <string.h>
+
+#include "cpu/formats.h"
+#include "cpu/intdot_words.h"
+
+enum { ROWS = 8, BLOCK = 256 /* columns */, PARTS = BLOCK / 32 };
+
+struct scales {
+    float scale[PARTS][ROWS], off[PARTS][ROWS];
+    int16_t each[PARTS][2][2 * ROWS]; /* has_two: of 16 columns, twice */
+    int16_t bias[PARTS][2 * ROWS];    /* has_two: -bias * each, of the first and second 16 columns */
+};
+
+/* The formats that have these kernels. */
+#define FORMATS_INT8_AVX2(X) X(q2_k) X(q3_k) X(q4_k) X(q5_k) X(q6_k) X(q4_0) X(q4_1) X(q5_0) X(q5_1) X(mxfp4)
+
+INLINE bool has_two(int dtype) { return dtype == DT_Q6_K || dtype == DT_Q3_K || dtype == DT_Q2_K; }
+INLINE bool has_off(int dtype) {
+    return dtype == DT_Q4_K || dtype == DT_Q5_K || dtype == DT_Q4_1 || dtype == DT_Q5_1 || dtype == DT_Q2_K;
+}
+/* Bytes of 256 columns. */
+INLINE int block_bytes(int dtype) {
+    switch (dtype) {
+    case DT_Q2_K: return 84;
+    case DT_Q3_K: return 110;
+    case DT_Q4_K: return 144;
+    case DT_Q5_K: return 176;
+    case DT_Q6_K: return 210;
+    case DT_Q4_0: return 8 * 18;
+    case DT_Q4_1: return 8 * 20;
+    case DT_Q5_0: return 8 * 22;
+    case DT_Q5_1: return 8 * 24;
+    default: return 8 * 17; /* MXFP4 */
+    }
+}
+INLINE int bias_of(int dtype) {
+    switch (dtype) {
+    case DT_Q6_K: return 32;
+    case DT_Q5_0: return 16;
+    case DT_MXFP4: return 12; /* of the doubled values */
+    case DT_Q4_0: return 8;
+    case DT_Q3_K: return 4;
+    default: return 0;
+    }
+}
+/* Products of codes with bytes of at most 127, in pairs, that a 16-bit sum holds. */
+INLINE int pairs_that_fit(int dtype) {
+    switch (dtype) {
+    case DT_Q6_K: return 2; /* 63 * 127 * 2 each */
+    case DT_Q5_K:
+    case DT_Q5_0:
+    case DT_Q5_1:            /* 31 */
+    case DT_MXFP4: return 4; /* 24 */
+    default: return 8;       /* 15 */
+    }
+}
+
+/* --- Codes ------------------------------------------------------------------------------------ */
+
+/* Shifts the bits of each byte left, or right if by < 0, and masks them. */
+INLINE __m256i moved(__m256i v, const int by, const int mask) {
+    return _mm256_and_si256(by > 0   ? _mm256_slli_epi16(v, by)
+                            : by < 0 ? _mm256_srli_epi16(v, -by)
+                                     : v,
+                            _mm256_set1_epi8((char)mask));
+}
+/* Formats whose blocks are parts: 16 bytes of nibbles, the low ones of the first 16 columns, at their end. */
+INLINE bool has_blocks(int dtype) { return !has_two(dtype) && dtype != DT_Q4_K && dtype != DT_Q5_K; }
+INLINE bool has_fifth_bits(int dtype) { return dtype == DT_Q5_0 || dtype == DT_Q5_1; }
+/* 16 in each byte whose bit is set, those of eight bytes in a byte of `bits` that `order` names. */
+INLINE __m256i sixteens(__m256i bits, __m256i order) {
+    const __m256i bit = _mm256_set1_epi64x((long long)0x8040201008040201);
+    const __m256i all = _mm256_and_si256(_mm256_shuffle_epi8(bits, order), bit);
+    return _mm256_and_si256(_mm256_cmpeq_epi8(all, bit), _mm256_set1_epi8(16));
+}
+INLINE __m256i fp4_values(__m256i codes) { /* doubled, plus the bias */
+    const __m128i values = _mm_add_epi8(load_16((const uint8_t *)mat_mxfp4), _mm_set1_epi8(12));
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(values), codes);
+}
+/* Codes of the block that ends at p, in order. */
+INLINE __m256i block_codes(const uint8_t *p, const int dtype) {
+    const __m128i v = load_16(p - 16);
+    const __m256i codes = _mm256_and_si256(_mm256_set_m128i(_mm_srli_epi16(v, 4), v), _mm256_set1_epi8(15));
+    if (dtype == DT_MXFP4) return fp4_values(codes);
+    if (!has_fifth_bits(dtype)) return codes;
+    int bits;
+    memcpy(&bits, p - 20, sizeof bits);
+    const __m256i order = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
+    return _mm256_or_si256(codes, sixteens(_mm256_set1_epi32(bits), order));
+}
+/* The first and the last 16 columns' codes of the blocks that end at p and q. */
+INLINE void two_blocks_codes(__m256i v[2], const uint8_t *p, const uint8_t *q, const int dtype) {
+    const __m256i both = _mm256_set_m128i(load_16(q - 16), load_16(p - 16)), four = _mm256_set1_epi8(15);
+    v[0] = _mm256_and_si256(both, four), v[1] = _mm256_and_si256(_mm256_srli_epi16(both, 4), four);
+    EACH (int i = 0; i < 2 && dtype == DT_MXFP4; i++) v[i] = fp4_values(v[i]);
+    if (!has_fifth_bits(dtype)) return;
+    int a, b;
+    memcpy(&a, p - 20, sizeof a), memcpy(&b, q - 20, sizeof b);
+    const __m256i bits = _mm256_set_m128i(_mm_cvtsi32_si128(b), _mm_cvtsi32_si128(a));
+    const __m256i order = _mm256_broadcastsi128_si256(_mm_set_epi64x(0x0101010101010101, 0));
+    EACH (int i = 0; i < 2; i++)
+        v[i] = _mm256_or_si256(v[i], sixteens(bits, _mm256_add_epi8(order, _mm256_set1_epi8((char)(2 * i)))));
+}
+/* Codes of part k of the 256 columns at p, in order. */
+INLINE __m256i codes_of(const uint8_t *p, const int k, const int dtype) {
+    switch (dtype) {
+    case DT_Q2_K: return moved(load_32(p + 16 + k / 4 * 32), -2 * (k % 4), 3);
+    case DT_Q3_K:
+        return _mm256_or_si256(moved(load_32(p + 32 + k / 4 * 32), -2 * (k % 4), 3), moved(load_32(p), 2 - k, 4));
+    case DT_Q4_K: return moved(load_32(p + 16 + k / 2 * 32), k % 2 ? -4 : 0, 15);
+    case DT_Q5_K:
+        return _mm256_or_si256(moved(load_32(p + 48 + k / 2 * 32), k % 2 ? -4 : 0, 15),
+                               moved(load_32(p + 16), 4 - k, 16));
+    case DT_Q6_K:
+        return _mm256_or_si256(moved(load_32(p + k / 4 * 64 + k % 2 * 32), k % 4 < 2 ? 0 : -4, 15),
+                               moved(load_32(p + 128 + k / 4 * 32), 4 - 2 * (k % 4), 0x30));
+    default: return block_codes(p + (k + 1) * (block_bytes(dtype) / PARTS), dtype);
+    }
+}
+
+/* --- Scales ----------------------------------------------------------------------------------- */
+
+/* Eight vectors of eight dwords: rows become columns. */
+INLINE void transpose_8(__m256i v[8]) {
+    __m256i a[8], b[8];
+    EACH (int i = 0; i < 4; i++)
+        a[2 * i] = _mm256_unpacklo_epi32(v[2 * i], v[2 * i + 1]),
+              a[2 * i + 1] = _mm256_unpackhi_epi32(v[2 * i], v[2 * i + 1]);
+    EACH (int i = 0; i < 2; i++)
+        EACH (int h = 0; h < 2; h++) {
+            b[4 * i + 2 * h] = _mm256_unpacklo_epi64(a[4 * i + h], a[4 * i + 2 + h]);
+            b[4 * i + 2 * h + 1] = _mm256_unpackhi_epi64(a[4 * i + h], a[4 * i + 2 + h]);
+        }
+    EACH (int i = 0; i < 4; i++)
+        v[i] = _mm256_permute2x128_si256(b[i], b[4 + i], 0x20),
+        v[4 + i] = _mm256_permute2x128_si256(b[i], b[4 + i], 0x31);
+}
+/* 16 bytes of each row, `at` bytes from p: four vectors of a dword of each. */
+INLINE void dwords_4(__m256i v[4], const uint8_t *const *p, const int at) {
+    __m256i a[4], b[4];
+    EACH (int i = 0; i < 4; i++) a[i] = _mm256_set_m128i(load_16(p[4 + i] + at), load_16(p[i] + at));
+    EACH (int i = 0; i < 2; i++)
+        b[2 * i] = _mm256_unpacklo_epi32(a[2 * i], a[2 * i + 1]),
+              b[2 * i + 1] = _mm256_unpackhi_epi32(a[2 * i], a[2 * i + 1]);
+    EACH (int i = 0; i < 2; i++)
+        v[2 * i] = _mm256_unpacklo_epi64(b[i], b[2 + i]), v[2 * i + 1] = _mm256_unpackhi_epi64(b[i], b[2 + i]);
+}
+/* The lower and the upper fp16 of each dword. */
+INLINE void halves_of(V *low, V *high, __m256i v) {
+    const __m256i all = _mm256_permute4x64_epi64(
+        _mm256_packus_epi32(_mm256_and_si256(v, _mm256_set1_epi32(0xffff)), _mm256_srli_epi32(v, 16)), 0xd8);
+    *low = _mm256_cvtph_ps(_mm256_castsi256_si128(all));
+    *high = _mm256_cvtph_ps(_mm256_extracti128_si256(all, 1));
+}
+/* A dword of each row, `at` bytes from p. */
+INLINE __m256i dword_of(const uint8_t *const *p, const int at) {
+    int v[ROWS];
+    EACH (int i = 0; i < ROWS; i++) memcpy(&v[i], p[i] + at, 4);
+    return _mm256_setr_epi32(v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7]);
+}
+INLINE __m256i bits_of(__m256i v, const int from, const int mask) {
+    return _mm256_and_si256(_mm256_srli_epi32(v, from), _mm256_set1_epi32(mask));
+}
+/* Two fp16, then eight scales and eight minima of six bits (formats_inner.h). */
+INLINE void scales_min(struct scales *s, const uint8_t *const *p) {
+    __m256i v[4];
+    V d, least;
+    dwords_4(v, p, 0);
+    halves_of(&d, &least, v[0]);
+    EACH (int k = 0; k < 4; k++) {
+        vstore(s->scale[k], vmul(d, _mm256_cvtepi32_ps(bits_of(v[1], 8 * k, 63))));
+        vstore(s->off[k], vmul(least, _mm256_cvtepi32_ps(bits_of(v[2], 8 * k, 63))));
+        const __m256i scale = _mm256_or_si256(bits_of(v[3], 8 * k, 15), bits_of(v[1], 8 * k + 2, 0x30));
+        const __m256i min = _mm256_or_si256(bits_of(v[3], 8 * k + 4, 15), bits_of(v[2], 8 * k + 2, 0x30));
+        vstore(s->scale[4 + k], vmul(d, _mm256_cvtepi32_ps(scale)));
+        vstore(s->off[4 + k], vmul(least, _mm256_cvtepi32_ps(min)));
+    }
+}
+/* Sixteen signed bytes of each row, four of them in each of v; d: the scale of all. */
+INLINE void scales_two(struct scales *s, const __m256i v[4], V d, const int dtype) {
+    EACH (int k = 0; k < PARTS; k++) {
+        const int at = k % 2 * 2; /* of the first 16 columns' byte */
+        const char a = (char)at, n = -1;
+        const __m256i first = _mm256_broadcastsi128_si256(
+                          _mm_setr_epi8(n, a, n, a, n, a + 4, n, a + 4, n, a + 8, n, a + 8, n, a + 12, n, a + 12)),
+                      second = _mm256_add_epi8(first, _mm256_set1_epi16(0x100)),
+                      both = _mm256_blend_epi16(first, second, 0xaa);
+        __m256i *each = (__m256i *)(void *)s->each[k];
+        _mm256_storeu_si256(each, _mm256_srai_epi16(_mm256_shuffle_epi8(v[k / 2], first), 8));
+        _mm256_storeu_si256(each + 1, _mm256_srai_epi16(_mm256_shuffle_epi8(v[k / 2], second), 8));
+        _mm256_storeu_si256((__m256i *)(void *)s->bias[k],
+                            _mm256_mullo_epi16(_mm256_srai_epi16(_mm256_shuffle_epi8(v[k / 2], both), 8),
+                                               _mm256_set1_epi16((short)-bias_of(dtype))));
+        vstore(s->scale[k], d);
+    }
+}
+INLINE void load_scales(struct scales *s, const uint8_t *const *p, const int dtype) {
+    V low, high;
+    __m256i v[8];
+    if (dtype == DT_Q4_K || dtype == DT_Q5_K) {
+        scales_min(s, p);
+    } else if (dtype == DT_Q6_K || dtype == DT_Q3_K) {
+        halves_of(&low, &high, dword_of(p, dtype == DT_Q6_K ? 206 : 106)); /* a row's last two bytes */
+        if (dtype == DT_Q6_K) dwords_4(v, p, 192);
+        else {
+            uint8_t bytes[ROWS][16];
+            const uint8_t *at[ROWS];
+            EACH (int i = 0; i < ROWS; i++)
+                _mm_storeu_si128((__m128i *)(void *)bytes[i], scales_q3_k(p[i])), at[i] = bytes[i];
+            dwords_4(v, at, 0);
+        }
+        scales_two(s, v, high, dtype);
+    } else if (dtype == DT_Q2_K) {
+        const __m256i four = _mm256_set1_epi8(15);
+        __m256i w[4];
+        dwords_4(w, p, 0);
+        halves_of(&low, &high, dword_of(p, 80));
+        EACH (int i = 0; i < 4; i++) v[i] = _mm256_and_si256(w[i], four);
+        scales_two(s, v, low, dtype);
+        EACH (int k = 0; k < PARTS; k++) { /* minima as words */
+            const __m256i two = _mm256_srli_epi32(w[k / 2], k % 2 * 16 + 4);
+            const __m256i pair =
+                _mm256_or_si256(_mm256_and_si256(two, _mm256_set1_epi32(15)),
+                                _mm256_and_si256(_mm256_slli_epi32(two, 8), _mm256_set1_epi32(15 << 16)));
+            _mm256_storeu_si256((__m256i *)(void *)s->bias[k], pair);
+            vstore(s->off[k], high);
+        }
+    } else { /* the first four bytes of each block */
+        const int size = block_bytes(dtype) / PARTS;
+        EACH (int i = 0; i < ROWS; i++) {
+            v[i] = load_32(p[i]);
+#define FIRST(k) v[i] = _mm256_blend_epi32(v[i], load_32(p[i] + (k) * (size - 4)), 1 << (k));
+            FIRST(1) FIRST(2) FIRST(3) FIRST(4) FIRST(5) FIRST(6) FIRST(7)
+#undef FIRST
+        }
+        transpose_8(v);
+        EACH (int k = 0; k < PARTS; k++) {
+            const __m256i first = v[k];
+            if (dtype == DT_MXFP4) { /* 2^(e - 127), half of it: 0 gives 2^-127 */
+                const __m256i e = _mm256_slli_epi32(_mm256_and_si256(first, _mm256_set1_epi32(255)), 23);
+                low = _mm256_castsi256_ps(_mm256_max_epu32(e, _mm256_set1_epi32(0x00400000)));
+                vstore(s->scale[k], vmul(low, vset1(0.5f)));
+                continue;
+            }
+            halves_of(&low, &high, first);
+            vstore(s->scale[k], low);
+            if (has_off(dtype)) vstore(s->off[k], vsub(vzero(), high));
+        }
+    }
+}
