@@ -156,9 +156,9 @@ static int answer_or_chat(struct app *a, struct error *e) {
     if (!rc) rc = tool_set_open(a, e);
     if (rc) return rc;
     if (oneshot) return oneshot_run(a, e);
-    static const enum opt_id scripted[] = {OPT_JSON, OPT_JSON_LINES, OPT_EXTRACT, OPT_RAW};
+    static const enum opt_id scripted[] = {OPT_JSON, OPT_JSON_LINES, OPT_EXTRACT, OPT_RAW, OPT_LONG};
     for (size_t i = 0; i < sizeof scripted / sizeof *scripted; i++)
-        if (v[scripted[i]].text)
+        if (v[scripted[i]].origin > ORIGIN_DEFAULT)
             return error_set(e, ERR_USAGE, "no prompt for --%s: give one with -p TEXT or on stdin",
                              opt_table[scripted[i]].name);
     if (!a->tty_out)

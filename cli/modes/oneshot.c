@@ -5,13 +5,14 @@
 
 #include "base/log.h"
 #include "cli/modes/oneshot_json.h"
+#include "cli/modes/oneshot_long.h"
 #include "cli/modes/oneshot_tools.h"
+#include "cli/modes/oneshot_turn.h"
 #include "cli/open.h"
 #include "cli/report.h"
 #include "cli/saved/store_kept.h"
 #include "cli/terminal/amount.h"
 #include "cli/terminal/out.h"
-#include "cli/terminal/progress.h"
 #include "cli/terminal/sig.h"
 #include "cli/turn/answer_printer.h"
 #include "cli/turn/code_block.h"
@@ -39,26 +40,6 @@ static int report_partial(struct app *a, const struct turn *t, struct error *e) 
 
 /* --- the run ---------------------------------------------------------------------------------- */
 
-/* Runs one turn to its end, with prefill progress on a terminal. */
-static void wait_for_turn(struct app *a, struct turn *t) {
-    struct engine_event received;
-    const struct event *ev = &received.event;
-    progress_begin("reading the prompt");
-    while (t->running) {
-        if (!engine_client_poll(a, &received, 250 /* ms */)) {
-            progress_tick();
-            continue;
-        }
-        if (ev->kind == EVENT_PROGRESS && ev->total > 0)
-            progress_update(NULL, (double)ev->done / ev->total, ev->left_s);
-        if (ev->kind == EVENT_DONE || ev->kind == EVENT_ERROR ||
-            (ev->kind == EVENT_TOKEN && progress_shown() && t->on_text))
-            progress_clear();
-        turn_event(t, &received);
-    }
-    progress_clear();
-}
-
 /* An answer: one turn, or several with tool calls in between. */
 struct oneshot {
     struct app *app;
@@ -74,6 +55,7 @@ struct oneshot {
     struct buf earlier_text, earlier_thinking; /* of turns before the last one */
     struct turn_stats earlier_stats;           /* their sums */
     struct buf calls_json;                     /* calls as objects for --json */
+    struct oneshot_long *document;             /* which was read in parts, or not */
 };
 
 /* Skips the markup of tool calls: valid calls are shown when they are complete, and print_answer() prints invalid
@@ -90,7 +72,8 @@ static int print_answer(struct oneshot *o, const struct turn *t, struct error *e
     struct answer_printer *p = &o->printer;
     const char *code;
     size_t n;
-    if (v[OPT_JSON].on) return oneshot_json_answer(o->app, t, &o->calls_json, o->request.sampling.seed, e);
+    if (v[OPT_JSON].on)
+        return oneshot_json_answer(o->app, t, &o->calls_json, o->document->n_parts, o->request.sampling.seed, e);
     if (v[OPT_JSON_LINES].on) {
         if (o->app->tools && t->tool.len) oneshot_json_text(NULL, OUTPUT_TOOL_CALL, t->tool.data, t->tool.len);
         return oneshot_json_end(t), 0;
@@ -108,17 +91,6 @@ static int print_answer(struct oneshot *o, const struct turn *t, struct error *e
     return 0;
 }
 
-static void add_stats(struct turn_stats *sum, const struct turn_stats *s) {
-    sum->prompt_tokens += s->prompt_tokens;
-    sum->cached_tokens += s->cached_tokens;
-    sum->answer_tokens += s->answer_tokens;
-    sum->drafted += s->drafted;
-    sum->accepted += s->accepted;
-    sum->prefill_s += s->prefill_s;
-    sum->decode_s += s->decode_s;
-    sum->bytes_read += s->bytes_read;
-}
-
 /* Prints the answer of all turns, and reports about it. */
 static int finish_answer(struct oneshot *o, struct error *e) {
     struct app *a = o->app;
@@ -129,7 +101,8 @@ static int finish_answer(struct oneshot *o, struct error *e) {
     if (o->earlier_text.failed || o->earlier_thinking.failed)
         return error_set(e, ERR_MEMORY, "no memory for the answer's text");
     whole.text = o->earlier_text, whole.thinking = o->earlier_thinking;
-    add_stats(&whole.stats, &o->earlier_stats);
+    oneshot_turn_add_stats(&whole.stats, &o->earlier_stats);
+    oneshot_turn_add_stats(&whole.stats, &o->document->stats);
     whole.stats.ttft_s = ttft_s;
     int rc = print_answer(o, &whole, e), cut = report_partial(a, &whole, rc ? NULL : e);
     if (a->opts.v[OPT_STATS].on) report_stats(&whole.stats);
@@ -156,7 +129,7 @@ static int add_turn(struct oneshot *o, struct error *e) {
 static void keep_turn(struct oneshot *o) {
     struct turn *t = &o->turn;
     if (!o->earlier_stats.answer_tokens) o->earlier_stats.ttft_s = t->stats.ttft_s;
-    add_stats(&o->earlier_stats, &t->stats);
+    oneshot_turn_add_stats(&o->earlier_stats, &t->stats);
     buf_add(&o->earlier_text, t->text.data ? t->text.data : "", t->text.len);
     buf_add(&o->earlier_thinking, t->thinking.data ? t->thinking.data : "", t->thinking.len);
     if (t->text.len) buf_str(&o->earlier_text, "\n\n");
@@ -187,7 +160,7 @@ static int answer_calls(struct oneshot *o, struct error *e) {
 static int answer_with_tools(struct oneshot *o, struct error *e) {
     do {
         TRY(turn_start(&o->turn, o->app, o->client, o->prompt, &o->request, o->is_live ? print_live : NULL, o, e));
-        wait_for_turn(o->app, &o->turn);
+        oneshot_turn_wait(o->app, &o->turn, "reading the prompt");
         if (o->turn.failed) return *e = o->turn.error, e->code;
         TRY(tool_round_take(&o->round, o->app, &o->turn, o->conv, e));
         if (o->round.calls.n) TRY(answer_calls(o, e));
@@ -217,12 +190,13 @@ static void keep_answer(struct oneshot *o) {
     store_close(&store);
 }
 
-static int answer_prompt(struct app *a, struct conversation *conv, struct prompt *prompt, struct store *store,
-                         struct error *e) {
+static int answer_prompt(struct app *a, struct conversation *conv, struct prompt *prompt, struct oneshot_long *document,
+                         struct store *store, struct error *e) {
     const struct opt_value *v = a->opts.v;
     struct oneshot o = {.app = a,
                         .conv = conv,
                         .prompt = prompt,
+                        .document = document,
                         .is_live = !v[OPT_JSON].on && !v[OPT_EXTRACT].on && !v[OPT_NO_STREAM].on};
     o.request.max_tokens = v[OPT_MAX_TOKENS].text ? (int)v[OPT_MAX_TOKENS].integer : -1 /* no limit */;
     open_sampling(a, &a->opts, &o.request.sampling);
@@ -230,8 +204,10 @@ static int answer_prompt(struct app *a, struct conversation *conv, struct prompt
     int rc = engine_client_open(a, &o.client, e);
     if (rc) return rc;
     engine_client_defer_signals(o.client);
+    rc = oneshot_long_read(a, o.client, document, conv, prompt, e);
     const size_t n_before = conv->n;
-    rc = answer_with_tools(&o, e);
+    if (!rc) rc = answer_with_tools(&o, e);
+    if (rc && !o.turn.text.len && !o.turn.thinking.len) oneshot_long_hint(document, e);
     const bool has_text = o.turn.text.len || o.turn.thinking.len || o.earlier_text.len;
     if (!rc) rc = finish_answer(&o, e);
     else if (o.is_live && !v[OPT_JSON_LINES].on && has_text) answer_printer_end(&o.printer);
@@ -258,8 +234,9 @@ int oneshot_run(struct app *a, struct error *e) {
     struct conversation conv = {0};
     struct prompt prompt = {0};
     struct store store = {0};
+    struct oneshot_long document = {.splits = !strcmp(v[OPT_LONG].text, "split")};
     const char *name = v[OPT_CONTINUE].text ? v[OPT_CONTINUE].text : v[OPT_SAVE].text;
-    int rc = input_prompt(a, &text, e);
+    int rc = input_prompt(a, &text, &document.n_document, e);
     if (!rc && name) rc = store_check_name(name, e);
     if (!rc && name) store_sweep();
     if (!rc) rc = open_text(a, e);
@@ -273,6 +250,11 @@ int oneshot_run(struct app *a, struct error *e) {
             rc = error_set(e, ERR_MEMORY, "no memory");
         if (!rc && conversation_ask(&conv, text.data, text.len)) rc = error_set(e, ERR_MEMORY, "no memory");
         if (!rc) rc = prompt_make(a, &conv, prompt_think_option(&a->opts), &prompt, e);
+        if (rc == ERR_CONTEXT && document.splits && document.n_document) {
+            prompt_free(&prompt);
+            rc = 0;
+        }
+        if (rc) oneshot_long_hint(&document, e);
     }
     prompt.source = constraint_of_options(a);
     if (!rc && a->tools) rc = tool_set_force(a, &prompt, e);
@@ -280,7 +262,7 @@ int oneshot_run(struct app *a, struct error *e) {
     if (!rc && name) rc = store_check_space(&store, a, &conv, e);
     if (!rc) rc = open_engine(a, e);
     if (!rc && v[OPT_CONTINUE].text) rc = store_model_check(a, name, &store.model, e);
-    if (!rc) rc = answer_prompt(a, &conv, &prompt, name ? &store : NULL, e);
+    if (!rc) rc = answer_prompt(a, &conv, &prompt, &document, name ? &store : NULL, e);
 out:
     store_close(&store);
     prompt_free(&prompt);

@@ -50,7 +50,7 @@ void oneshot_json_end(const struct turn *t) {
     json_printed = true;
 }
 
-int oneshot_json_answer(const struct app *a, const struct turn *t, const struct buf *calls, uint64_t seed,
+int oneshot_json_answer(const struct app *a, const struct turn *t, const struct buf *calls, int n_parts, uint64_t seed,
                         struct error *e) {
     struct buf b = {0};
     const char *code;
@@ -62,6 +62,7 @@ int oneshot_json_answer(const struct app *a, const struct turn *t, const struct 
     turn_json_answer(t, &b);
     if (calls->len) buf_fmt(&b, ", \"calls\": [%s]", calls->data);
     b.failed |= calls->failed;
+    if (!strcmp(a->opts.v[OPT_LONG].text, "split")) buf_fmt(&b, ", \"parts\": %d", n_parts);
     if (a->opts.v[OPT_EXTRACT].on) {
         buf_str(&b, ", \"code\": ");
         if (code_block_find(&t->text, 1, &code, &n)) out_json_string(&b, code, n);
@@ -72,6 +73,13 @@ int oneshot_json_answer(const struct app *a, const struct turn *t, const struct 
     buf_char(&b, '}');
     json_printed = !b.failed;
     return write_json_line(&b) == ERR_MEMORY ? error_set(e, ERR_MEMORY, "no memory") : 0;
+}
+
+void oneshot_json_part(const struct app *a, int part, int n_parts) {
+    struct buf b = {0};
+    if (!a->opts.v[OPT_JSON_LINES].on) return;
+    buf_fmt(&b, "{\"type\": \"part\", \"part\": %d, \"parts\": %d}", part, n_parts);
+    write_json_line(&b);
 }
 
 /* --- tool calls ------------------------------------------------------------------------------- */

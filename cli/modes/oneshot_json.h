@@ -6,9 +6,12 @@
 
 int oneshot_json_text(void *ctx, enum output_kind part, const char *data, size_t n); /* --json-lines; a turn_fn */
 void oneshot_json_end(const struct turn *t);                                         /* --json-lines: usage and done */
-/* --json: the whole object. calls: objects of tool calls, separated by commas. */
-int oneshot_json_answer(const struct app *a, const struct turn *t, const struct buf *calls, uint64_t seed,
+/* --json: the whole object. calls: objects of tool calls, separated by commas. n_parts: of the document, with --long
+ * split. */
+int oneshot_json_answer(const struct app *a, const struct turn *t, const struct buf *calls, int n_parts, uint64_t seed,
                         struct error *e);
+/* --json-lines: a part of a long document is read. */
+void oneshot_json_part(const struct app *a, int part, int n_parts);
 /* A tool call before it runs, as an event; and its result, as an event, or in `calls`. Without these options they do
  * nothing. */
 void oneshot_json_call(const struct app *a, const struct tool_call *call);

@@ -459,9 +459,9 @@ static int check_combinations(const struct opts *o, struct error *e) {
         if (opt_table[id].flags & OPT_SELECTS_MODE && v[id].origin == ORIGIN_FLAG)
             return error_set(e, ERR_USAGE, "--%s and --%s cannot be combined", opt_table[mode].name,
                              opt_table[id].name);
-    static const enum opt_id for_prompts[] = {OPT_PROMPT, OPT_PROMPT_FILE, OPT_FILE, OPT_EXTRACT,
-                                              OPT_SAVE,   OPT_CONTINUE,    OPT_LAST, OPT_TOOL,
-                                              OPT_MCP,    OPT_AGENT,       OPT_ALLOW};
+    static const enum opt_id for_prompts[] = {OPT_PROMPT, OPT_PROMPT_FILE, OPT_FILE,  OPT_EXTRACT,
+                                              OPT_SAVE,   OPT_CONTINUE,    OPT_LAST,  OPT_TOOL,
+                                              OPT_MCP,    OPT_AGENT,       OPT_ALLOW, OPT_LONG};
     for (size_t i = 0; i < sizeof for_prompts / sizeof *for_prompts && mode != OPT_COUNT; i++)
         if (v[for_prompts[i]].origin == ORIGIN_FLAG)
             return error_set(e, ERR_USAGE, "--%s and --%s cannot be combined%s", opt_table[mode].name,
@@ -469,11 +469,14 @@ static int check_combinations(const struct opts *o, struct error *e) {
                              mode == OPT_SERVE && for_prompts[i] == OPT_PROMPT ? "; a port comes after --listen" : "");
     static const struct {
         enum opt_id a, b;
-    } apart[] = {{OPT_JSON, OPT_JSON_LINES},    {OPT_QUIET, OPT_VERBOSE},  {OPT_RAW, OPT_SYSTEM},
-                 {OPT_RAW, OPT_TEMPLATE},       {OPT_RAW, OPT_SAVE},       {OPT_RAW, OPT_CONTINUE},
-                 {OPT_EXTRACT, OPT_JSON_LINES}, {OPT_LOGITS_OUT, OPT_IDS}, {OPT_RAW, OPT_LAST},
-                 {OPT_LAST, OPT_CONTINUE},      {OPT_NO_SAVE, OPT_SAVE},   {OPT_PROMPT, OPT_PROMPT_FILE},
-                 {OPT_RAW, OPT_TOOL},           {OPT_RAW, OPT_MCP},        {OPT_RAW, OPT_AGENT}};
+    } apart[] = {{OPT_JSON, OPT_JSON_LINES},    {OPT_QUIET, OPT_VERBOSE},
+                 {OPT_RAW, OPT_SYSTEM},         {OPT_RAW, OPT_TEMPLATE},
+                 {OPT_RAW, OPT_SAVE},           {OPT_RAW, OPT_CONTINUE},
+                 {OPT_EXTRACT, OPT_JSON_LINES}, {OPT_LOGITS_OUT, OPT_IDS},
+                 {OPT_RAW, OPT_LAST},           {OPT_LAST, OPT_CONTINUE},
+                 {OPT_NO_SAVE, OPT_SAVE},       {OPT_PROMPT, OPT_PROMPT_FILE},
+                 {OPT_RAW, OPT_TOOL},           {OPT_RAW, OPT_MCP},
+                 {OPT_RAW, OPT_AGENT},          {OPT_RAW, OPT_LONG}};
     for (size_t i = 0; i < sizeof apart / sizeof *apart; i++)
         if (v[apart[i].a].origin == ORIGIN_FLAG && v[apart[i].b].origin == ORIGIN_FLAG)
             return error_set(e, ERR_USAGE, "--%s and --%s cannot be combined", opt_table[apart[i].a].name,

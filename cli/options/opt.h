@@ -24,6 +24,7 @@ enum opt_id {
     OPT_VAR,
     OPT_FILE,
     OPT_NO_STDIN,
+    OPT_LONG,
     OPT_SYSTEM,
     OPT_BATCH,
     OPT_JSON,

@@ -46,6 +46,8 @@ const struct opt_def opt_table[OPT_COUNT] = {
                   .help = "attach FILE as a document, or the text files of a directory; repeatable"},
     [OPT_NO_STDIN] = {"no-stdin", 0, OPT_FLAG, SETTING, PROMPT,
                       .help = "do not read stdin, as ssh -n: for loops that read it themselves"},
+    [OPT_LONG] = {"long", 0, OPT_CHOICE, 0, PROMPT, "HOW", "fail split", .def = "fail",
+                  .help = "a document larger than the context: split reads it in parts, and answers from notes on all"},
     [OPT_SYSTEM] = {"system", 's', OPT_TEXT, LIVE | OPT_EVERYDAY, PROMPT, "TEXT", .help = "system prompt"},
     [OPT_BATCH] = {"batch", 0, OPT_TEXT, OPT_SELECTS_MODE | OPT_FILE_PATH, PROMPT, "FILE",
                    .help = "answer each line of a file of JSON or plain text, several at once"},

@@ -41,7 +41,7 @@ static int read_stdin(const struct app *a, struct buf *text, struct error *e) {
     return rc;
 }
 
-int input_prompt(struct app *a, struct buf *out, struct error *e) {
+int input_prompt(struct app *a, struct buf *out, size_t *n_document, struct error *e) {
     const struct opt_value *v = a->opts.v;
     const char *p = v[OPT_PROMPT].text;
     bool p_is_stdin = p && !strcmp(p, "-") && !v[OPT_PROMPT_FILE].text, raw = v[OPT_RAW].on;
@@ -57,9 +57,11 @@ int input_prompt(struct app *a, struct buf *out, struct error *e) {
     }
     if (p && !p_is_stdin && (raw || !is_blank(p, strlen(p)))) given = (struct buf){.data = (char *)p, .len = strlen(p)};
     int rc = add_files(&v[OPT_FILE], out, e);
+    *n_document = out->len;
     if (!rc && (p_is_stdin || reads_stdin(a, &v[OPT_FILE]))) rc = read_stdin(a, &text, e);
     if (!rc && text.len) {
         buf_add(out, text.data, text.len);
+        if (given.len || !v[OPT_FILE].n_items) *n_document = out->len;
         if (given.len && !raw) buf_str(out, "\n\n");
         if (given.len)
             report_note("attached stdin as a document (%s); --no-stdin ignores it",

@@ -4,5 +4,6 @@
 #include "cli/app.h"
 
 /* Builds it from attached files as documents, then stdin unless it is a terminal, then -p. Invalid UTF-8 is replaced,
- * with a note. ERR_USAGE without a question: all of the input is blank, or it has only files. */
-int input_prompt(struct app *a, struct buf *out, struct error *e);
+ * with a note. *n_document is the length of the documents at its beginning; without -p and files all of stdin is one.
+ * ERR_USAGE without a question: all of the input is blank, or it has only files. */
+int input_prompt(struct app *a, struct buf *out, size_t *n_document, struct error *e);

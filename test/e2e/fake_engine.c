@@ -405,6 +405,11 @@ static void make_plan(struct session *s, const struct request *r, const char *pr
     } else if (!strcmp(word, "rows")) {
         for (int i = 0; i < 60; i++) buf_fmt(b, "row %d\n", i);
         s->token_s = 0.005;
+    } else if (!strcmp(word, "Below") && getenv("FAKE_NOTES")) { /* a part of --long split */
+        const char *notes = getenv("FAKE_NOTES");
+        s->fail = !strcmp(notes, "fail");
+        if (!strcmp(notes, "slow")) s->token_s = 60;
+        buf_str(b, s->fail ? "begun" : notes);
     } else if (!strcmp(word, "Summarise")) buf_str(b, getenv("FAKE_SUMMARY") ? getenv("FAKE_SUMMARY") : "the gist");
     else if (!strcmp(word, "sampling")) {
         const struct sampling *a = &r->sampling;

@@ -58,6 +58,13 @@ for option in ("TEMP", "TOP_P", "TOP_K", "MIN_P", "REPEAT_PENALTY", "PRESENCE_PE
     change("option-" + option.lower().replace("_", "-"), "the option does not reach the engine", "e2e_reach", (OPEN, f"if (v[OPT_{option}].text)", "if (0)"))
 change("option-system", "-s has no effect in one-shot mode", "e2e_reach", ("cli/modes/oneshot.c", "v[OPT_SYSTEM].text && conversation_set_system", "0 && conversation_set_system"))
 change("option-raw", "--raw applies the template", "e2e_reach", (LOCAL, "if (a->opts.v[OPT_RAW].on) return 0;", ""), ("cli/modes/oneshot.c", "if (v[OPT_RAW].on) rc", "if (0) rc"))
+LONG = "cli/turn/long_text.c"
+change("long-character", "a document is cut within a character", "e2e_long", (LONG, "while (at < t->n && at && ((unsigned char)t->data[at] & 0xC0) == 0x80) at--;", ""))
+change("long-paragraph", "a document is cut at sentences only", "e2e_long", (LONG, "{ends_paragraph, ends_sentence,", "{ends_sentence,"))
+change("long-limit", "a part of a document is larger than the context allows", "e2e_long", (LONG, "if (tokens <= t->most) low = to;", "if (tokens <= 2 * t->most) low = to;"))
+change("long-again", "notes that do not fit are sent all the same", "e2e_long", ("cli/modes/oneshot_long.c", "*fits = n + (size_t)room <= (size_t)a->info->context;", "*fits = n > 0;"))
+change("long-tools", "parts of a document are offered tools", "e2e_long", ("cli/modes/oneshot_long.c", "v->app->tool_list = (struct buf){0};", ""))
+change("long-lead", "the number of a part comes before what all parts share", "e2e_long", ("cli/modes/oneshot_long.c", 'buf_str(&b, v->depth ? "Below', 'buf_fmt(&b, "%d ", part), buf_str(&b, v->depth ? "Below'))
 change("option-force", "--force is not passed to the engine", "e2e_refuse", (LOCAL, ".force = v[OPT_FORCE].on", ".force = false"))
 change("batch-seed", "a line's seed is ignored", "e2e_reach", (BATCH, "if (seed >= 0) q.sampling.seed", "if (0) q.sampling.seed"))
 change("batch-temperature", "a line's temperature is ignored", "e2e_reach", (BATCH, "q.sampling.temperature = (float)temp;", ""))
