@@ -6,8 +6,10 @@
 
 #include <utf8proc.h>
 
-/* Bytes: of a grapheme cluster; of a line's beginning that may be a mark; of a link that is not broken; of a table. */
-enum { MAX_CLUSTER = 256, MAX_LINE_START = 48, MAX_LINK = 4096, MAX_TABLE = 1 << 16 };
+#include "base/mem.h"
+
+/* Bytes: of a grapheme cluster; of a line's beginning that may be a mark; of a link that is not broken. */
+enum { MAX_CLUSTER = 256, MAX_LINE_START = 48, MAX_LINK = 4096 };
 enum { BOLD = 1, ITALIC = 2, CODE = 4, TITLE = 8, QUOTE = 16, MARK = 32, LINK = 64 }; /* styles */
 
 void markdown_init(struct markdown *s, int cols, bool color) {
@@ -17,6 +19,8 @@ void markdown_init(struct markdown *s, int cols, bool color) {
 void markdown_free(struct markdown *s) {
     struct buf *all[] = {&s->filtered, &s->line_start, &s->table, &s->word, &s->styles};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) buf_free(all[i]);
+    mem_free(s->columns.widths);
+    s->columns = (struct markdown_columns){0};
 }
 
 void markdown_resize(struct markdown *s, int cols) {
@@ -265,22 +269,71 @@ static void end_line(struct markdown *s, struct buf *out) {
     s->line_undecided = true;
 }
 
-/* Prints the table, or, if it is not one, its lines as text. */
-static void flush_table(struct markdown *s, struct buf *out) {
-    struct buf t = s->table;
-    if (!t.len) return;
-    s->table = (struct buf){0};
-    out->failed |= t.failed;
+/* Returns the length of the first n lines. */
+static size_t lines_length(const struct buf *b, int n) {
+    size_t at = 0;
+    for (; n > 0 && at < b->len; n--) {
+        const char *end = memchr(b->data + at, '\n', b->len - at);
+        at = end ? (size_t)(end - b->data) + 1 : b->len;
+    }
+    return at;
+}
+
+/* Leaves a table its header, the rule below it, and the row that is not complete. */
+static void drop_rows(struct buf *table) {
+    size_t head = lines_length(table, 2), last = table->len;
+    while (last > head && table->data[last - 1] != '\n') last--;
+    if (head >= last) return;
+    memmove(table->data + head, table->data + last, table->len - last);
+    table->len -= last - head;
+    table->data[table->len] = 0;
+}
+
+/* Prints lines that are no table. */
+static void put_lines(struct markdown *s, const char *p, size_t len, struct buf *out) {
+    for (size_t i = 0, n; i < len; i += n + 1) {
+        const char *end = memchr(p + i, '\n', len - i);
+        n = end ? (size_t)(end - p) - i : len - i;
+        s->indent = 2;
+        put_text(s, p + i, n, out);
+        end_line(s, out);
+        if (i + n < len) next_row(s, out);
+    }
+}
+
+/* Prints the rows of the table that were not printed yet, or, if it is none, its lines as text. */
+static void print_rows(struct markdown *s, bool goes_on, struct buf *out) {
+    struct buf *t = &s->table;
+    const size_t printed = s->columns.n ? lines_length(t, 2) : 0;
+    const struct markdown_table_form form = {s->cols ? screen_cols(s) : 0, s->color, s->wrap_tables, goes_on};
+    out->failed |= t->failed;
+    if (t->len == printed) return;
     if (s->col) next_row(s, out); /* after a resize */
-    if (!markdown_table_format(&t, s->cols ? screen_cols(s) : 0, s->color, s->wrap_tables, out))
-        for (size_t i = 0, n; i < t.len; i += n + 1) {
-            n = strcspn(t.data + i, "\n");
-            s->indent = 2;
-            put_text(s, t.data + i, n, out);
-            end_line(s, out);
-            if (i + n < t.len) next_row(s, out);
-        }
-    buf_free(&t);
+    if (!s->table_is_text && markdown_table_format(t, &s->columns, &form, out)) {
+        drop_rows(t);
+        return;
+    }
+    struct buf lines = *t;
+    *t = (struct buf){0};
+    s->table_is_text = true;
+    s->columns.n = 0;
+    put_lines(s, lines.data + printed, lines.len - printed, out);
+    buf_free(&lines);
+}
+
+/* Prints complete rows: at first the head, its rule and a row, then each. */
+static void show_rows(struct markdown *s, struct buf *out) {
+    const size_t head = lines_length(&s->table, 2);
+    if (s->table_is_text || s->columns.n || s->table.len > head) print_rows(s, true, out);
+}
+
+/* Ends the table. */
+static void flush_table(struct markdown *s, struct buf *out) {
+    out->failed |= s->table.failed;
+    if (s->table.len) print_rows(s, false, out);
+    buf_free(&s->table);
+    s->columns.n = 0;
+    s->table_is_text = false;
 }
 
 /* p: an opening fence with the name of a language, or a closing one. */
@@ -341,7 +394,7 @@ static void put_cluster(struct markdown *s, const char *p, size_t n, int w, stru
         end_word(s, out);
     } else if (within_table(s)) {
         buf_add(&s->table, p, n);
-        if (s->table.len > MAX_TABLE && *p == '\n') flush_table(s, out);
+        if (*p == '\n') show_rows(s, out);
     } else if (*p == '\n') {
         if (s->line_undecided && s->line_start.len) decide_line(s, true, out);
         flush_table(s, out);
@@ -375,32 +428,13 @@ void markdown_add(struct markdown *s, const char *data, size_t n, struct buf *ou
     if (s->filtered.len) drain_clusters(s, false, out);
 }
 
-/* Returns the length of the first n lines. */
-static size_t lines_length(const struct buf *b, int n) {
-    size_t at = 0;
-    for (; n > 0 && at < b->len; n--) {
-        const char *end = memchr(b->data + at, '\n', b->len - at);
-        at = end ? (size_t)(end - b->data) + 1 : b->len;
-    }
-    return at;
-}
-
-/* Leaves a table its header, the rule below it, and the row that is not complete. */
-static void drop_rows(struct buf *table) {
-    size_t head = lines_length(table, 2), last = table->len;
-    while (last > head && table->data[last - 1] != '\n') last--;
-    if (head >= last) return;
-    memmove(table->data + head, table->data + last, table->len - last);
-    table->len -= last - head;
-    table->data[table->len] = 0;
-}
-
 void markdown_resume(struct markdown *s, const char *data, size_t n) {
     struct buf shown = {0};
     markdown_add(s, data, n, &shown);
     sanitize_flush(&s->filter, &s->filtered);
     if (s->filtered.len) drain_clusters(s, true, &shown);
     if (s->table.len) drop_rows(&s->table);
+    s->columns.n = 0; /* the head is printed again */
     buf_free(&shown);
     clear_buf(&s->word);
     clear_buf(&s->styles);

@@ -2,9 +2,14 @@
 /* Lays out an answer for a terminal: breaks lines between words, aligns tables, colours light Markdown. Input is
  * untrusted text; output is safe for a terminal (sanitize.h filters it). The text itself is unchanged except for
  * colours, blanks, line ends and the dashes of table rules (except with the fields that a caller may set), and does not
- * depend on how the input is split. Words are held back until complete, tables until they end. */
+ * depend on how the input is split. Words are held back until complete, rows of tables until the next one begins. */
 #include "cli/terminal/highlight.h"
 #include "cli/terminal/sanitize.h"
+
+struct markdown_columns { /* of a table of which rows were printed */
+    int *widths;          /* [n] */
+    size_t n, cap;        /* n 0: none was printed */
+};
 
 struct markdown {
     int cols;           /* screen width; 0: do not break lines */
@@ -23,9 +28,12 @@ struct markdown {
     struct highlight code;
     bool line_undecided, verbatim; /* the kind of the line is not known yet; it is code, broken only by the terminal */
     struct sanitizer filter;
-    struct buf filtered;                  /* filtered text after the last complete character */
-    struct buf line_start;                /* the beginning of a line of undecided kind */
-    struct buf table;                     /* lines of a table that may continue */
+    struct buf filtered;   /* filtered text after the last complete character */
+    struct buf line_start; /* the beginning of a line of undecided kind */
+    /* the head of a table that may continue, its rule, and what was not printed yet */
+    struct buf table;
+    struct markdown_columns columns;
+    bool table_is_text;                   /* the rows are no table, or too wide */
     struct buf word, styles;              /* styles: style bits of each byte of word */
     int width;                            /* of word */
     bool link, after_wide, after_opening; /* word is a link; its last character is wide, or opening punctuation */
@@ -48,6 +56,15 @@ void markdown_free(struct markdown *s);
 /* Adapts to a new width. The cursor position is unknown afterwards, so the next word starts a row. */
 void markdown_resize(struct markdown *s, int cols);
 
-/* markdown_table.c: formats lines as a table with equal columns; wrap: breaks cells if it is wider than room. False,
- * and nothing appended, if they are not a table or it is too wide. */
-bool markdown_table_format(struct buf *table, int room, bool color, bool wrap, struct buf *out);
+/* markdown_table.c: how a table is formatted */
+struct markdown_table_form {
+    int room; /* columns of the screen; 0: unlimited */
+    bool color;
+    bool wraps;   /* breaks cells of a table that is wider than that */
+    bool goes_on; /* more rows may follow */
+};
+/* Formats lines as a table with equal columns, whose widths it keeps for the rows that follow: a call with columns
+ * takes the head, the rule and further rows, and prints only these. False, and nothing appended, if the lines are not a
+ * table or it is too wide. */
+bool markdown_table_format(struct buf *table, struct markdown_columns *k, const struct markdown_table_form *f,
+                           struct buf *out);

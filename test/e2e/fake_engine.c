@@ -405,6 +405,10 @@ static void make_plan(struct session *s, const struct request *r, const char *pr
     } else if (!strcmp(word, "rows")) {
         for (int i = 0; i < 60; i++) buf_fmt(b, "row %d\n", i);
         s->token_s = 0.005;
+    } else if (!strcmp(word, "ledger")) { /* a table without end */
+        buf_str(b, "| n | name |\n|--:|---|\n");
+        for (int i = 0; i < 10000; i++) buf_fmt(b, "| %d | row %d |\n", i, i);
+        s->token_s = 0.002;
     } else if (!strcmp(word, "Below") && getenv("FAKE_NOTES")) { /* a part of --long split */
         const char *notes = getenv("FAKE_NOTES");
         s->fail = !strcmp(notes, "fail");

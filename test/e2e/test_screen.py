@@ -125,8 +125,8 @@ class Screens(driver.Case):
         looks = {w: s.look_of(w) for w in ("# Title", "**bold", "`code`", "int x;", "https://example.org/x.", "- an item", "paragraph")}
         self.assertEqual(looks, {"# Title": "0;1;35", "**bold": "0;1", "`code`": "0;36", "int x;": "0;36", "https://example.org/x.": "0;4", "- an item": "0;33", "paragraph": ""})
         lines = s.lines()
-        at = lines.index("| name      |  n |")
-        self.assertEqual(lines[at + 1:at + 4], ["| --------- | -: |", "| a         |  1 |", "| long name | 20 |"])
+        at = lines.index("| name       |    n |")
+        self.assertEqual(lines[at + 1:at + 4], ["| ---------- | ---: |", "| a          |    1 |", "| long name  |   20 |"])
         self.assertIn("of eighty columns,", " ".join(lines))
         raw = self.run_bin("-p", "markdown")[1].decode()
         self.assertNotIn("\x1b", raw)
@@ -149,8 +149,8 @@ class Screens(driver.Case):
         self.assertNotIn(b"\x1b[0;1m", t.out)
 
     def test_wide_table_is_wrapped(self):
-        """In its cells; a table for which even that leaves no room keeps its own form."""
-        for cols, want in ((20, "| long name | 20 |"), (19, "| long name | 20 |"), (18, "| long     | 20 |"), (15, "| a | 1 |")):
+        """In its cells; rows for which even that leaves no room keep their own form."""
+        for cols, want in ((20, "| long name  | 20 |"), (19, "| long name | 20 |"), (18, "| long     | 20 |"), (15, "| long name |")):
             t = self.chat(rows=60, cols=cols)
             self.ask(t, "markdown", "example.org/x")
             self.assertIn(want, t.screen(60, cols), cols)

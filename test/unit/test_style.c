@@ -36,12 +36,19 @@ static const struct {
     {20, false, "```x``` is no block and so it is broken", "```x``` is no block\nand so it is broken"},
     /* tables */
     {40, false, "|a|longer|\n|-|-:|\n|something|1|\n",
-     "| a         | longer |\n| --------- | -----: |\n| something |      1 |\n"},
+     "| a                 |   longer |\n| ----------------- | -------: |\n| something         |        1 |\n"},
     {20, false, "|a|longer|\n|-|-|\n|something wide|1|\n", "|a|longer|\n|-|-|\n|something wide|1|\n"},
-    {40, false, "|a|b|\n|-|:-:|\n|1|2|\n", "| a |  b  |\n| - | :-: |\n| 1 |  2  |\n"},
+    {40, false, "|a|b|\n|-|:-:|\n|1|2|\n", "| a     |   b   |\n| ----- | :---: |\n| 1     |   2   |\n"},
     {40, false, "|no table\nat all", "|no table\nat all"},
+    {40, false, "|no table\n|a|b|\n|-|-|\n|1|2|\nend", "|no table\n|a|b|\n|-|-|\n|1|2|\nend"},
+    /* later rows: within the columns to spare; in a wider column; and where there is no room for it */
+    {40, false, "|a|b|\n|-|-|\n|1|2|\n|five5|2|\n|sixteen letters.|2|\n|7|8|\nend",
+     "| a     | b     |\n| ----- | ----- |\n| 1     | 2     |\n| five5 | 2     |\n| sixteen letters. | 2     |\n"
+     "| 7                | 8     |\nend"},
+    {20, false, "|a|b|\n|-|-|\n|1|2|\n|eighteen letters..|2|\n|7|8|\nend",
+     "| a     | b     |\n| ----- | ----- |\n| 1     | 2     |\n|eighteen\n  letters..|2|\n|7|8|\nend"},
     /* a combining mark after a blank is a letter, also where lines are held back until their kind is known */
-    {40, false, "|a|b|\n|-|-|\n| \xCC\x8Cx|1|\n", "| a | b |\n| - | - |\n| \xCC\x8Cx | 1 |\n"},
+    {40, false, "|a|b|\n|-|-|\n| \xCC\x8Cx|1|\n", "| a     | b     |\n| ----- | ----- |\n| \xCC\x8Cx     | 1     |\n"},
     {20, false, "| \xCC\x8Cx|longer|\n|-|-|\n|something wide|1|\n", "| \xCC\x8Cx|longer|\n|-|-|\n|something wide|1|\n"},
     {20, false, "  \xCC\x8Cx y", "  \xCC\x8Cx y"},
     {20, false, "\t\xCC\x8Cx y", "        \xCC\x8Cx y"},
@@ -71,6 +78,22 @@ static void test_every_cut(void **state) {
             markdown_free(&s);
         }
     }
+}
+
+/* A row is printed when the next one begins, the head with the first. */
+static void test_rows_come(void **state) {
+    static const char *const in[] = {"|a|b|\n|-|-|\n", "|1|2|\n", "|3|", "4|\n", "|5|6|"},
+                             *const out[] = {"", "| a     | b     |\n| ----- | ----- |\n| 1     | 2     |\n", "",
+                                             "| 3     | 4     |\n", ""};
+    struct markdown s;
+    markdown_init(&s, 40, false);
+    for (size_t i = 0; i < sizeof in / sizeof *in; i++) {
+        struct buf b = {0};
+        markdown_add(&s, in[i], strlen(in[i]), &b);
+        assert_string_equal(b.data ? b.data : "", out[i]);
+        buf_free(&b);
+    }
+    markdown_free(&s);
 }
 
 static void test_plain(void **state) {
@@ -160,8 +183,10 @@ static void test_resumed(void **state) {
         {"```\nint", " x;\n```\nafter", " \033[0;36mx;\033[0m\n\033[0;36m```\033[0m\nafter"},
         {"one **two", " three** four", " \033[0;1mthree**\033[0m four"},
         {"The cap", "ital", "ital"},
-        {"|a|b|\n|-|-|\n|ccc|d|\n|e|", "f|\n|g|hh|", "\033[0;1m| a | b  |\033[0m\n| - | -- |\n| e | f  |\n| g | hh |"},
-        {"|a|b|\n|-|-|\n|ccc|d|\n", "|g|hh|\nend", "\033[0;1m| a | b  |\033[0m\n| - | -- |\n| g | hh |\nend"},
+        {"|a|b|\n|-|-|\n|ccc|d|\n|e|", "f|\n|g|hh|",
+         "\033[0;1m| a     | b     |\033[0m\n| ----- | ----- |\n| e     | f     |\n| g     | hh    |"},
+        {"|a|b|\n|-|-|\n|ccc|d|\n", "|g|hh|\nend",
+         "\033[0;1m| a     | b       |\033[0m\n| ----- | ------- |\n| g     | hh      |\nend"},
         {"|a|b|\n|-|", "-|\n|c|d|", "\033[0;1m| a | b |\033[0m\n| - | - |\n| c | d |"},
         {"|a|", "b|\n|-|-|\n|c|d|", "\033[0;1m| a | b |\033[0m\n| - | - |\n| c | d |"},
     };
@@ -175,8 +200,9 @@ static void test_resumed(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_cut),           cmocka_unit_test(test_plain),
-                                       cmocka_unit_test(test_failing_allocations), cmocka_unit_test(test_column),
-                                       cmocka_unit_test(test_resumed_lines),       cmocka_unit_test(test_resumed)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_cut), cmocka_unit_test(test_rows_come),
+                                       cmocka_unit_test(test_plain),     cmocka_unit_test(test_failing_allocations),
+                                       cmocka_unit_test(test_column),    cmocka_unit_test(test_resumed_lines),
+                                       cmocka_unit_test(test_resumed)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
