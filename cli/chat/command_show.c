@@ -107,6 +107,19 @@ static void report_no_setting(struct repl *r, const char *name, enum opt_id id) 
     else screen_print(r, "no setting '%s'; /show lists the settings", name);
 }
 
+/* Says what /set has done, and at once what the model's template makes less of an effort than asked. */
+static void report_set(struct repl *r, enum opt_id id, const char *value) {
+    struct buf less = {0};
+    const enum template_effort known = id == OPT_EFFORT ? template_vars_effort(r->app, &less) : EFFORT_KNOWN;
+    const char *why = less.len ? less.data : "";
+    if (known == EFFORT_UNKNOWN)
+        screen_print(r,
+                     "effort %s changes nothing: %s; if the model thinks, /set think-limit N ends that after N tokens",
+                     value, why);
+    else screen_print(r, "%s is %s from the next answer on%s%s", opt_table[id].name, value, less.len ? "; " : "", why);
+    buf_free(&less);
+}
+
 void command_set(struct repl *r, const char *arg) {
     struct error e;
     char name[40], value[1024];
@@ -134,8 +147,7 @@ void command_set(struct repl *r, const char *arg) {
         screen_print(r, "%s", e.text);
         return;
     }
-    screen_print(r, "%s is %s from the next answer on", opt_table[id].name, value);
-    if (id == OPT_EFFORT) template_vars_note_effort(r->app);
+    report_set(r, id, value);
 }
 
 void command_tokens(struct repl *r, const char *arg) {

@@ -147,12 +147,26 @@ int model_stores_list(struct model_list *l) {
     return rc;
 }
 
+/* Whether two paths lead to one file. */
+static bool is_same_file(const char *a, const char *b) {
+    const char *a_name = strrchr(a, '/'), *b_name = strrchr(b, '/');
+    if (!strcmp(a, b)) return true;
+    if (strcmp(a_name ? a_name + 1 : a, b_name ? b_name + 1 : b)) return false;
+    char *const real_a = realpath(a, NULL), *const real_b = realpath(b, NULL);
+    const bool same = real_a && real_b && !strcmp(real_a, real_b);
+    free(real_a);
+    free(real_b);
+    return same;
+}
+
 bool model_stores_name(const char *path, char *out, size_t cap) {
     struct model_list l = {0};
     bool found = false;
-    if (!strstr(path, "/blobs/sha256-") || model_stores_list(&l)) return false;
+    const char *slash = strrchr(path, '/');
+    if ((!strstr(path, "/blobs/sha256-") && !hub_name_is_weights(slash ? slash + 1 : path)) || model_stores_list(&l))
+        return false;
     for (size_t i = 0; i < l.n && !found; i++)
-        if (!strcmp(l.v[i].dir, path)) found = (size_t)snprintf(out, cap, "%s", l.v[i].name) < cap;
+        if (is_same_file(l.v[i].dir, path)) found = (size_t)snprintf(out, cap, "%s", l.v[i].name) < cap;
     model_list_free(&l);
     return found;
 }

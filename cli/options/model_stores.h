@@ -5,5 +5,5 @@
 
 /* Adds them; what cannot be read adds nothing. ERR_MEMORY. */
 int model_stores_list(struct model_list *l);
-/* Writes ollama's name of one of its blobs. false: the path is none. */
+/* Writes the name that the list has for a file, such as ORG/NAME:QUANT. false: the file is none of theirs. */
 bool model_stores_name(const char *path, char *out, size_t cap);

@@ -34,25 +34,53 @@ static bool has_thinking_switch(const struct app *a) {
     return a->backend->is_local && (mentions(a, "enable_thinking") || mentions(a, "thinking"));
 }
 
+/* Appends the levels that the template compares with. Returns whether `effort` is one, or there are none. */
+static bool put_levels(const struct app *a, const char *effort, struct buf *out) {
+    static const char *const levels[] = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
+    bool is_one = false;
+    const size_t begun = out->len;
+    for (size_t i = 0; i < sizeof levels / sizeof *levels; i++) {
+        if (!knows_value(a, levels[i])) continue;
+        buf_fmt(out, "%s%s", out->len > begun ? ", " : "", levels[i]);
+        is_one |= !strcmp(levels[i], effort);
+    }
+    return is_one || out->len == begun;
+}
+
+enum template_effort template_vars_effort(struct app *a, struct buf *out) {
+    const char *effort = a->opts.v[OPT_EFFORT].text;
+    struct buf levels = {0};
+    enum template_effort is = EFFORT_KNOWN;
+    if (!effort || !a->backend->is_local) return is;
+    a->noted_effort = effort;
+    if (!mentions(a, "reasoning_effort")) {
+        is = has_thinking_switch(a) ? EFFORT_SWITCH : EFFORT_UNKNOWN;
+        if (is == EFFORT_UNKNOWN)
+            buf_str(out, "the model's chat template knows neither an effort nor a switch for thinking");
+        else if (strcmp(effort, "none"))
+            buf_str(out, "the model's chat template only switches thinking on or off; it is on");
+    } else if (!put_levels(a, word_of(a, effort), &levels))
+        buf_fmt(out, "the model's chat template names only %s", levels.data ? levels.data : "");
+    buf_free(&levels);
+    return is;
+}
+
+static void note_effort(struct app *a) {
+    const char *effort = a->opts.v[OPT_EFFORT].text;
+    struct buf text = {0};
+    if (!effort || a->noted_effort == effort) return;
+    template_vars_effort(a, &text);
+    if (text.len) report_note("--effort %s: %s", effort, text.data);
+    buf_free(&text);
+}
+
 static void put_effort(struct app *a, int *think, struct buf *b) {
     const char *effort = a->opts.v[OPT_EFFORT].text;
     if (!effort) return;
     const bool has_effort = mentions(a, "reasoning_effort");
     if (*think < 0 && has_thinking_switch(a)) *think = strcmp(effort, "none") != 0;
     if (has_effort) buf_fmt(b, ", \"reasoning_effort\": \"%s\"", word_of(a, effort));
-    template_vars_note_effort(a);
-}
-
-void template_vars_note_effort(struct app *a) {
-    const char *effort = a->opts.v[OPT_EFFORT].text;
-    if (!effort || a->noted_effort == effort) return;
-    a->noted_effort = effort;
-    const bool none = !strcmp(effort, "none"), has_effort = mentions(a, "reasoning_effort"),
-               has_switch = has_thinking_switch(a);
-    if (!has_effort && !has_switch)
-        report_note("--effort %s: the model's chat template knows neither an effort nor a switch for thinking", effort);
-    else if (!has_effort && !none)
-        report_note("--effort %s: the model's chat template only switches thinking on or off; it is on", effort);
+    note_effort(a);
 }
 
 static int put_variable(struct app *a, const char *text, bool notes, struct buf *b, struct error *e) {

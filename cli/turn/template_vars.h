@@ -5,5 +5,8 @@
 /* Appends them as members of a conversation, each with ", " before it. think: 1, 0, or -1 for what the template
  * decides. Notes on stderr, once, what the model's template does not use. ERR_USAGE: not NAME=VALUE. */
 int template_vars_put(struct app *a, int think, struct buf *b, struct error *e);
-/* Notes on stderr, once for each value of --effort, what the model's template makes less of it than asked. */
-void template_vars_note_effort(struct app *a);
+
+enum template_effort { EFFORT_KNOWN, EFFORT_SWITCH, EFFORT_UNKNOWN };
+/* Returns what the model's template knows of --effort: levels, only a switch for thinking, or nothing. Appends a
+ * sentence if that is less than asked. Prompts do not note it again. Engines elsewhere decide by themselves: known. */
+enum template_effort template_vars_effort(struct app *a, struct buf *out);

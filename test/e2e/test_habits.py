@@ -180,7 +180,8 @@ class Habits(driver.ChatCase):
                 (gpt_oss, "high", '<reasoning_effort="high">', ""), (gpt_oss, "max", '<reasoning_effort="high">', ""), (gpt_oss, "1", '<reasoning_effort="low">', ""), (gpt_oss, "50", '<reasoning_effort="medium">', ""),
                 (gpt_oss, "100", '<reasoning_effort="high">', ""), (gpt_oss + " 'max' \"none\"", "100", '<reasoning_effort="max">', ""), (gpt_oss + " 'max' \"none\"", "none", '<reasoning_effort="none">', ""), (gpt_oss, "none", '<reasoning_effort="low">', ""),
                 (switch, "none", off, ""), (switch, "low", on, "only switches thinking on or off; it is on"), (gpt_oss + switch, "low", '<reasoning_effort="low">' + on, ""),
-                (gpt_oss + switch, "none", '<reasoning_effort="low">' + off, ""), ("", "low", "", "knows neither an effort nor a switch")):
+                (gpt_oss + switch, "none", '<reasoning_effort="low">' + off, ""), (gpt_oss + " 'low' 'high'", "medium", '<reasoning_effort="medium">', "names only low, high"),
+                (gpt_oss + " 'low' 'high'", "high", '<reasoning_effort="high">', ""), ("", "low", "", "knows neither an effort nor a switch")):
             rc, out, err = self.run_bin("-p", "prompt x", "--effort", level, env={"FAKE_MENTIONS": template})
             self.assertEqual((rc, out.decode()), (0, f"[user]prompt x{variables}[assistant]\n"), (template, level))
             self.assertEqual(note in err, True, err)
@@ -197,9 +198,17 @@ class Habits(driver.ChatCase):
         self.ask(t, "prompt x", '<reasoning_effort="low">')
         self.assertIn("effort            20", self.ask(t, "/show", "effort"))
         t = self.chat(env={"FAKE_MENTIONS": ""})
-        self.ask(t, "/effort low", "knows neither an effort nor a switch for thinking")  # at once
+        said = self.ask(t, "/effort low", "knows neither an effort nor a switch for thinking")  # at once
+        self.assertIn("effort low changes nothing", said)
+        self.assertIn("/set think-limit N", said)
+        self.assertNotIn("from the next answer on", said)
         self.assertNotIn("neither an effort", self.ask(t, "prompt x", "assistant"))
         self.ask(t, "/set effort high", "knows neither an effort nor a switch for thinking")
+        self.ask(t, "/set effort default", "effort is default from the next answer on")
+        t = self.chat(env={"FAKE_MENTIONS": switch})
+        self.ask(t, "/effort low", "effort is low from the next answer on; the model's chat template only switches thinking on or off; it is on")
+        t = self.chat(env={"FAKE_MENTIONS": gpt_oss + " 'low' 'high'"})
+        self.ask(t, "/effort medium", "effort is medium from the next answer on; the model's chat template names only low, high")
 
     def test_template_variables(self):
         """--template-var as JSON, or else as text, after hearth's own variables."""

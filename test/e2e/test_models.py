@@ -124,6 +124,10 @@ class Models(driver.Case):
         self.assertRegex(text, r"\nsmall:1b .*tok/s \(ollama\)\n")
         self.assertEqual(json.loads(self.run_bin("-m", "small", "-p", "x", "-n", "1", "--temp", "0", "--json")[1])["model"], json.loads(self.run_bin("-m", "small:1b", "-p", "x", "-n", "1", "--temp", "0", "--json")[1])["model"])
         self.assertRegex(json.loads(self.run_bin("-m", "small", "-p", "x", "-n", "1", "--temp", "0", "--json")[1])["model"], "^(small:|hf.co/maker/Else:Q4)")
+        link = os.path.join(self.home, "Tiny-Q8_0.gguf")
+        os.symlink(lm, link)
+        for path, name in ((lm, "maker/Tiny-GGUF:Q8_0"), (link, "maker/Tiny-GGUF:Q8_0"), (cpp, "maker_Tiny-GGUF_tiny-q4_k.gguf"), (self.put("Tiny-Q8_0/Tiny-Q8_0.gguf", one("Q8_0")), "Tiny-Q8_0.gguf")):
+            self.assertEqual(json.loads(self.run_bin("-m", path, "-p", "x", "-n", "1", "--temp", "0", "--json")[1])["model"], name)  # as in the list, whichever way it was named
 
     def test_parts_of_names(self):
         """A part of one name is enough; the beginning of a name comes before a part within others, the whole name before both."""

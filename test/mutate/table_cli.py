@@ -426,7 +426,9 @@ change("perplexity-kl", "the divergence is that of the reference from the model"
 change("perplexity-error", "the standard error is that of one token", "e2e_perplexity", (PERPLEXITY, "variance / (double)(m->n - 1)", "variance"))
 change("perplexity-ids", "models with other vocabularies are compared", "e2e_perplexity", (PERPLEXITY, "other.n != p->ids.n ||", "0 && "))
 change("effort-alias", "/effort sets nothing", "e2e_habits", ("cli/chat/command.c", '{"effort", "set", "effort"}', '{"effort", "set", NULL}'))
-change("effort-note", "/set effort says what the template makes of it only with the next answer", "e2e_habits", ("cli/chat/command_show.c", "if (id == OPT_EFFORT) template_vars_note_effort(r->app);", ""))
+change("effort-note", "/set effort says what the template makes of it only with the next answer", "e2e_habits", ("cli/chat/command_show.c", "id == OPT_EFFORT ? template_vars_effort(r->app, &less) : EFFORT_KNOWN;", "EFFORT_KNOWN;"))
+change("effort-levels", "a level that the template does not name is passed on in silence", "e2e_habits", ("cli/turn/template_vars.c", "return is_one || out->len == begun;", "return true;"))
+change("store-name", "a model of LM Studio is called by its file", "e2e_models", ("cli/options/model_stores.c", "if (is_same_file(l.v[i].dir, path))", "if (0)"))
 change("effort-status", "the status of an answer does not name the effort", "e2e_answer", ("cli/chat/screen.c", "else if (effort) buf_fmt(&b,", "else if (0) buf_fmt(&b,"))
 COMPACT = "cli/chat/compact.c"
 change("compact-short", "a summary of a few bytes replaces a long conversation", "e2e_commands", (COMPACT, "is_short = n >= OF_TEXT &&", "is_short = 0 &&"))
