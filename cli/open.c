@@ -80,9 +80,13 @@ static int open_prompts(struct app *a, struct error *e) {
     return a->backend->open_text(a, e);
 }
 
+int open_tools(struct app *a, struct error *e) {
+    tool_set_set_reader(a, remote_host(a));
+    return tool_set_check_model(a, e);
+}
 int open_text(struct app *a, struct error *e) {
     int rc = open_prompts(a, e);
-    return rc ? rc : tool_set_check_model(a, e);
+    return rc ? rc : open_tools(a, e);
 }
 int open_engine(struct app *a, struct error *e) { return a->backend->open_engine(a, e); }
 void open_close(struct app *a) {

@@ -8,6 +8,8 @@ int open_find_model(struct app *a, struct error *e);
 /* open_text: chooses the backend and opens what prompts are rendered with. open_engine: opens the engine, with progress
  * on a terminal. open_close undoes both. */
 int open_text(struct app *a, struct error *e);
+/* Fits the tools to the open model, as open_text does. ERR_USAGE: its chat template has none. */
+int open_tools(struct app *a, struct error *e);
 int open_engine(struct app *a, struct error *e);
 void open_close(struct app *a);
 /* Closes the model and opens another. If that fails, reopens the old one; a->info is NULL when neither opens. */

@@ -99,6 +99,7 @@ struct repl {
     bool choosing_model; /* /model has listed the models: a number as the next line chooses one */
     bool exit_warned;    /* warned that leaving stops background answers; reset when a new one starts */
     char prompt[160];
+    bool asks_to_read; /* the consent that is awaited is to files going to another machine */
 };
 
 /* True if the next line answers a question about a tool call. */

@@ -46,8 +46,13 @@ static int add_result(struct repl *r, struct chat_session *t, struct tool_result
 
 /* Shows the call above the edited line, whose prompt asks. Drops earlier input, which is not an answer. */
 static void show_question(struct repl *r, struct chat_session *t) {
+    const struct tool_set *s = r->app->tools;
+    const struct tool *tool = tool_set_find(s, &tool_round_call(&t->round)->name);
+    r->asks_to_read = tool_set_asks_to_read(s, tool);
     screen_hide_line(r);
     show_call(r, t);
+    if (r->asks_to_read)
+        screen_print(r, "What it reads of %.300s goes to the model at %s.", agent_path(s->agent), s->reader);
     ask_drop_typed();
     r->input.len = 0;
     if (r->line.text.len && !r->put_aside.len) line_paste_expand(&r->line, &r->line.text, &r->put_aside);
@@ -169,16 +174,22 @@ void chat_tools_answer(struct repl *r, const char *text, size_t n) {
     struct tool_result refused = {0};
     switch (tool_round_consent(text, n)) {
     case TOOL_CONSENT_UNCLEAR:
-        screen_print(r, "y runs it, n refuses it, a runs all calls of %s without a question; Ctrl-C stops the answer",
-                     tool->definition.name);
+        if (r->asks_to_read)
+            screen_print(r, "y lets it read there from now on, n refuses this call; Ctrl-C stops the answer");
+        else
+            screen_print(r,
+                         "y runs it, n refuses it, a runs all calls of %s without a question; Ctrl-C stops the answer",
+                         tool->definition.name);
         return;
     case TOOL_CONSENT_NO:
         end_question(r, t);
         tool_round_refuse(&refused);
         if (!add_result(r, t, &refused)) chat_tools_step(r, t, true);
         return;
-    case TOOL_CONSENT_ALWAYS: tool->allowed = true; break;
-    case TOOL_CONSENT_YES: break;
+    case TOOL_CONSENT_ALWAYS: tool_set_allow(r->app->tools, tool); break;
+    case TOOL_CONSENT_YES:
+        if (r->asks_to_read) tool_set_allow(r->app->tools, tool);
+        break;
     }
     end_question(r, t);
     run_call(r, t, tool, true);

@@ -193,6 +193,8 @@ static const struct command commands[] = {
      "ones."},
     {FILES, "attachments", "", "list the attached files", command_attachments, RUNS_BESIDE, NULL},
     {FILES, "detach", "[NAME]", "drop an attached file, or all", command_detach, 0, NULL},
+    {FILES, "agent", "DIR", "let the model work on the files of DIR", command_agent, 0,
+     "As --agent DIR: it reads files there and, each time after a question, changes them and runs commands."},
     {FILES, "copy", "[code [N]]", "copy the last answer, or its Nth code block, to the clipboard", command_copy,
      RUNS_BESIDE, "The terminal must accept OSC 52. Control characters are copied as symbols."},
     {FILES, "export", "FILE", "write the conversation to FILE as Markdown", command_export, 0, NULL},
@@ -359,7 +361,7 @@ void command_complete(void *ctx, const char *text, size_t cursor, size_t *from, 
     *from = word + 1;
     const char *typed = text + *from;
     size_t n = cursor - *from;
-    if (!strncmp(text, "/read ", 6) || !strncmp(text, "/export ", 8)) {
+    if (!strncmp(text, "/read ", 6) || !strncmp(text, "/agent ", 7) || !strncmp(text, "/export ", 8)) {
         complete_file(text, cursor, from, candidates);
         return;
     }

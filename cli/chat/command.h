@@ -32,6 +32,7 @@ void command_bg(struct repl *r, const char *arg);
 void command_clear(struct repl *r, const char *arg);
 
 /* command_model.c */
+void command_agent(struct repl *r, const char *arg);
 void command_model(struct repl *r, const char *arg);
 void command_preset(struct repl *r, const char *arg);
 

@@ -10,6 +10,7 @@
 #include "cli/open.h"
 #include "cli/options/model_path.h"
 #include "cli/options/trim.h"
+#include "cli/tools/tool_set.h"
 
 static void list_models(struct repl *r) {
     struct buf list = {0};
@@ -60,6 +61,23 @@ void command_model(struct repl *r, const char *arg) {
     char numbered[PATHS_MAX];
     if (!*arg) list_models(r);
     else if (!report_answering(r)) switch_model(r, numbered_model(r, arg, numbered, sizeof numbered) ? numbered : arg);
+}
+
+void command_agent(struct repl *r, const char *arg) {
+    struct error e;
+    const struct agent *agent = r->app->tools ? r->app->tools->agent : NULL;
+    if (!*arg && agent) screen_print(r, "the model works on %s", agent_path(agent));
+    else if (!*arg) screen_print(r, "name a directory: /agent DIR, as in /agent .");
+    if (!*arg || report_answering(r)) return;
+    const bool was_without = !r->app->tools;
+    int rc = tool_set_add_agent(r->app, arg, &e);
+    if (!rc && (rc = open_tools(r->app, &e)) && was_without) tool_set_close(r->app);
+    if (rc) screen_print(r, "%s", e.text);
+    else
+        screen_print(r,
+                     "from the next question on the model can read files of %s and, after a question each time, "
+                     "change them and run commands there",
+                     agent_path(r->app->tools->agent));
 }
 
 static void list_presets(struct repl *r) {

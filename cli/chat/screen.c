@@ -85,7 +85,9 @@ void screen_format_prompt(struct repl *r) {
     enum { LONG_PROMPT = 20 };
     int rows, cols;
     term_size(&rows, &cols);
-    if (chat_awaits_consent(r)) snprintf(r->prompt, sizeof r->prompt, "Run it? y: yes, n: no, a: always > ");
+    if (chat_awaits_consent(r))
+        snprintf(r->prompt, sizeof r->prompt,
+                 r->asks_to_read ? "Read files for it? y: yes, n: no > " : "Run it? y: yes, n: no, a: always > ");
     else if (r->n_sessions == 1 && !r->active->named) snprintf(r->prompt, sizeof r->prompt, "> ");
     else if (r->active->named) {
         struct buf name = {0};

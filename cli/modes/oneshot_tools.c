@@ -30,12 +30,21 @@ static int ask(const struct app *a, const struct tool_call *call, struct tool *t
     const char *name = tool->definition.name;
     char answer[64];
     struct buf b = {0};
+    const bool reads = tool_set_asks_to_read(a->tools, tool);
+    if ((!a->tty_in || !a->tty_err) && reads)
+        return error_set(e, ERR_USAGE,
+                         "the model at %s called %s, which sends it files of %.150s and needs your consent, but stdin "
+                         "and stderr are not a terminal; --allow %s gives it",
+                         a->tools->reader, name, agent_path(a->tools->agent), name);
     if (!a->tty_in || !a->tty_err)
         return error_set(e, ERR_USAGE,
                          "the model called %s, which needs your consent, but stdin and stderr are not a terminal; "
                          "--allow %s gives it",
                          name, name);
-    buf_fmt(&b, "Run it? y: yes, n: no, a: always run %s > ", name);
+    if (reads)
+        buf_fmt(&b, "Read files of %s for the model at %s? y: yes, from now on; n: no > ", agent_path(a->tools->agent),
+                a->tools->reader);
+    else buf_fmt(&b, "Run it? y: yes, n: no, a: always run %s > ", name);
     if (b.failed) return error_set(e, ERR_MEMORY, "no memory");
     for (*consent = TOOL_CONSENT_UNCLEAR; *consent == TOOL_CONSENT_UNCLEAR;) {
         ask_drop_typed();
@@ -45,7 +54,7 @@ static int ask(const struct app *a, const struct tool_call *call, struct tool *t
         if (is_stopped()) break;
     }
     buf_free(&b);
-    if (*consent == TOOL_CONSENT_ALWAYS) tool->allowed = true;
+    if (*consent == TOOL_CONSENT_ALWAYS || (reads && *consent == TOOL_CONSENT_YES)) tool_set_allow(a->tools, tool);
     return is_stopped() ? stop(e) : 0;
 }
 

@@ -82,6 +82,7 @@ static void remote_free(struct remote *r) {
     remote_request_stop_thread(r);
     curl.slist_free_all(r->headers);
     mem_free(r->base);
+    mem_free(r->host);
     mem_free(r->model);
     mem_free(r->socket);
     mem_free(r->key);
@@ -138,6 +139,7 @@ static int parse_url(struct remote *r, const char *text, struct error *e) {
     for (size_t n = url ? strlen(url) : 0; n && url[n - 1] == '/';) url[--n] = 0;
     if (!rc && !(r->base = mem_strdup(url))) rc = error_set(e, ERR_MEMORY, "no memory");
     r->is_local = host && remote_connection_is_loopback(host);
+    if (!rc && !(r->host = mem_strdup(host))) rc = error_set(e, ERR_MEMORY, "no memory");
     const char *key = getenv("HEARTH_API_KEY");
     if (!rc && key && *key) {
         struct buf header = {0};
@@ -175,6 +177,10 @@ static int remote_open_engine(struct app *a, struct error *e) {
     int rc = remote_request_start_thread(r, e);
     if (!rc) a->info = &r->info;
     return rc;
+}
+
+const char *remote_host(const struct app *a) {
+    return a->remote && a->remote->host && !a->remote->is_local ? a->remote->host : NULL;
 }
 
 /* --- prompts ---------------------------------------------------------------------------------- */

@@ -10,5 +10,7 @@ extern const struct backend backend_remote, backend_attached;
 int remote_check_options(struct app *a, struct error *e);
 /* Connects to the resident engine if it has the model and the options of this process. */
 bool remote_attach(struct app *a);
+/* Returns the host of the server that answers if it is another machine's; NULL: the engine is on this one. */
+const char *remote_host(const struct app *a);
 /* Copies the directory of the resident engine's model. False without a running engine, and with --no-attach. */
 bool remote_resident_model(struct app *a, char *out, size_t cap);

@@ -57,6 +57,7 @@ struct remote {
     struct app *app;
     bool resident, is_local;           /* is_local: the server is on the loopback interface */
     char *base, *model, *socket, *key; /* http://host/v1; key: NULL: none */
+    char *host;                        /* NULL: the resident engine */
     struct engine_info info;
     struct curl_slist *headers;
     CURLM *multi;

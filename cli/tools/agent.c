@@ -84,6 +84,7 @@ void agent_close(struct agent **at) {
     mem_free(a);
 }
 
+const char *agent_path(const struct agent *a) { return a->dir.path; }
 const struct agent_tool *agent_tool(size_t i) { return i < sizeof tools / sizeof *tools ? &tools[i] : NULL; }
 bool agent_tool_reads(const struct agent_tool *t) { return t->look != NULL; }
 

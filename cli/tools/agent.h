@@ -13,7 +13,8 @@ int agent_open(struct agent **a, const char *dir, struct error *e);
 void agent_close(struct agent **a);
 
 const struct agent_tool *agent_tool(size_t i); /* the rows in their order; NULL after the last */
-/* A tool that only reads in the directory, to which --agent consents. */
+const char *agent_path(const struct agent *a); /* of the directory, without links */
+/* A tool that only reads in the directory, to which --agent consents if the model is on this machine. */
 bool agent_tool_reads(const struct agent_tool *t);
 /* Makes the definition. Its strings live in the arena. ERR_MEMORY. */
 int agent_tool_define(const struct agent_tool *t, struct arena *a, struct tool_definition *out, struct error *e);

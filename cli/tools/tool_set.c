@@ -1,5 +1,6 @@
 #include "cli/tools/tool_set.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/file.h"
@@ -90,7 +91,8 @@ static int open_server(struct app *a, const char *command, struct error *e) {
     return rc;
 }
 
-/* Adds the ready tools. Those that read are allowed: the user has named the directory for it. */
+/* Adds the ready tools. Those that read are allowed: the user has named the directory for it. For a model on another
+ * machine tool_set_set_reader() takes that back. */
 static int open_agent(struct app *a, const char *dir, struct error *e) {
     struct tool_set *s = a->tools;
     const struct agent_tool *t;
@@ -180,6 +182,63 @@ int tool_set_check_model(const struct app *a, struct error *e) {
                      a->opts.v[OPT_TOOL].n_items  ? "tool"
                      : a->opts.v[OPT_MCP].n_items ? "mcp"
                                                   : "agent");
+}
+
+int tool_set_add_agent(struct app *a, const char *dir, struct error *e) {
+    const bool is_first = !a->tools;
+    struct tool_set *s = a->tools;
+    if (s && s->agent)
+        return error_set(e, ERR_USAGE, "the tools work in %.300s already; another directory needs another hearth",
+                         agent_path(s->agent));
+    if (is_first) {
+        s = a->tools = mem_calloc(1, sizeof *s);
+        if (!s) return error_set(e, ERR_MEMORY, "no memory");
+        child_orphans_begin();
+    }
+    const size_t n = s->n, len = a->tool_list.len;
+    if (len) a->tool_list.len--; /* the bracket that ends the list */
+    int rc = open_agent(a, dir, e);
+    if (!rc) rc = finish_list(a, e);
+    if (!rc) return 0;
+    if (is_first) {
+        tool_set_close(a);
+        return rc;
+    }
+    agent_close(&s->agent);
+    s->n = n;
+    a->tool_list.failed = false;
+    a->tool_list.len = len;
+    a->tool_list.data[len - 1] = ']';
+    a->tool_list.data[len] = 0;
+    return rc;
+}
+
+static bool is_named(const struct opt_value *allow, const char *name) {
+    for (size_t i = 0; i < allow->n_items; i++)
+        if (!strcmp(allow->items[i], "all") || !strcmp(allow->items[i], name)) return true;
+    return false;
+}
+
+void tool_set_set_reader(struct app *a, const char *host) {
+    struct tool_set *s = a->tools;
+    if (!s) return;
+    snprintf(s->reader, sizeof s->reader, "%s", host ? host : "");
+    const bool allowed = !host || !strcmp(s->reader, s->allowed_reader);
+    for (size_t i = 0; i < s->n; i++)
+        if (s->v[i].ready && agent_tool_reads(s->v[i].ready))
+            s->v[i].allowed = allowed || is_named(&a->opts.v[OPT_ALLOW], s->v[i].definition.name);
+}
+
+bool tool_set_asks_to_read(const struct tool_set *s, const struct tool *t) {
+    return *s->reader && t->ready && agent_tool_reads(t->ready);
+}
+
+void tool_set_allow(struct tool_set *s, struct tool *t) {
+    t->allowed = true;
+    if (!tool_set_asks_to_read(s, t)) return;
+    snprintf(s->allowed_reader, sizeof s->allowed_reader, "%s", s->reader);
+    for (size_t i = 0; i < s->n; i++)
+        if (s->v[i].ready && agent_tool_reads(s->v[i].ready)) s->v[i].allowed = true;
 }
 
 /* --- calls ------------------------------------------------------------------------------------ */

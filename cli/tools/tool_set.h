@@ -20,8 +20,11 @@ struct tool_set {
     struct mcp **servers;
     size_t n_servers;
     struct agent *agent; /* NULL: without --agent */
-    struct json list;    /* the definitions, as `tools` of a chat-completions request */
-    struct arena forced; /* grammar of a required call */
+    /* the machine of the model to which its reading tools send files; empty: this one */
+    char reader[256];
+    char allowed_reader[256]; /* the one for which the user has allowed that */
+    struct json list;         /* the definitions, as `tools` of a chat-completions request */
+    struct arena forced;      /* grammar of a required call */
     struct grammar_source source;
 };
 
@@ -29,6 +32,16 @@ struct tool_set {
  * tools a->tools stays NULL. ERR_USAGE names the option, the file and the member that is wrong. */
 int tool_set_open(struct app *a, struct error *e);
 void tool_set_close(struct app *a);
+/* Adds the tools of --agent to those of a running chat. No call may be running. ERR_USAGE: they are there already. On
+ * errors the tools remain as they were. */
+int tool_set_add_agent(struct app *a, const char *dir, struct error *e);
+/* Says on which machine the model is that the tools serve; NULL: on this one. Files go to another machine only after a
+ * question, unless --allow has the tool. */
+void tool_set_set_reader(struct app *a, const char *host);
+/* Whether consent to a call of t is consent to let the model on another machine read files. */
+bool tool_set_asks_to_read(const struct tool_set *s, const struct tool *t);
+/* The user consents to calls of t, or, where that is asked, to all reading. */
+void tool_set_allow(struct tool_set *s, struct tool *t);
 /* ERR_USAGE if the chat template of the open model has no tools. */
 int tool_set_check_model(const struct app *a, struct error *e);
 struct tool *tool_set_find(const struct tool_set *s, const struct buf *name); /* NULL: none */

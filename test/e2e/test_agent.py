@@ -3,6 +3,7 @@ import ctypes
 import json
 import os
 import random
+import re
 import stat
 import threading
 import unittest
@@ -109,6 +110,66 @@ class Task(Agent):
         rc, out, err = self.run_bin("-m", s.url, "--agent", self.dir, "--allow", "all", "-p", script(*STEPS, "done"), env={"HEARTH_API_KEY": s.key})
         self.assertEqual((rc, out), (0, b"done\n"), err)
         self.check_done()
+
+    def far(self):
+        """A server that counts as one on another machine: its address is none of the loopback's."""
+        s = server.Server(self.env, "--listen", "127.0.0.1:0")
+        self.addCleanup(s.p.kill)
+        self.env["HEARTH_API_KEY"] = s.key
+        return s.url.replace("127.0.0.1", "0.0.0.0")
+
+    def test_far_server(self):
+        """Files go to another machine only after consent: once in a chat, or --allow in a script."""
+        url = self.far()
+        reads = script(call("read_file", path="src/add.py"), call("list_directory"), "done")
+        rc, out, err = self.run_bin("-m", url, "--agent", self.dir, "-p", reads)
+        self.assertEqual((rc, b"done" in out), (2, False), err)
+        self.assertRegex(err, r"the model at 0\.0\.0\.0 called read_file, which sends it files of .*/work and needs your consent.*--allow read_file gives it")
+        rc, out, err = self.run_bin("-m", url, "--agent", self.dir, "-p", reads, "--allow", "read_file")
+        self.assertEqual((rc, "--allow list_directory gives it" in err), (2, True), err)
+        rc, out, err = self.run_bin("-m", url, "--agent", self.dir, "-p", reads, "--allow", "read_file", "--allow", "list_directory")
+        self.assertEqual((rc, b"done" in out), (0, True), err)
+        t = self.chat("-m", url, "--agent", self.dir)
+        question = "Read files for it? y: yes, n: no > "
+        said = self.ask(t, reads, "call of read_file", question)
+        self.assertRegex(said, r"What it reads of .*/work goes to the model at 0\.0\.0\.0\.")
+        self.ask(t, "what", "y lets it read there", question)
+        said = self.ask(t, "y", "done")
+        self.assertIn("call of list_directory", said)
+        self.assertNotIn(question, self.ask(t, script(call("search_text", pattern="add"), "found"), "found"))
+        self.ask(t, script(call("write_file", path="new", content="x"), "written"), "call of write_file", ASKS)
+        self.ask(t, "n", "written")
+        t = self.terminal("-m", url, "--agent", self.dir, "-p", reads, cols=300)
+        t.until(re.compile(r"Read files of \S+/work for the model at 0\.0\.0\.0\? y: yes, from now on; n: no > ").pattern.encode())
+        t.send("y\r")
+        t.until("done")
+        self.assertEqual(t.wait(), 0)
+        t = self.chat("-m", url, "--agent", self.dir)
+        self.ask(t, script(call("read_file", path="src/add.py"), "refused"), "call of read_file", question)
+        self.assertNotIn("return a - b", self.ask(t, "n", "refused"))
+
+    def test_agent_in_a_chat(self):
+        """/agent DIR offers the tools from the next question on, beside others; a second directory, and what is none, are refused."""
+        tool = self.write("t.json", json.dumps({"name": "weather", "description": "d", "parameters": {"type": "object"}, "command": ["true"]}))
+        for options in ((), ("--tool", tool)):
+            t = self.chat(*options)
+            self.ask(t, "/agent", "name a directory: /agent DIR")
+            self.ask(t, "/agent " + os.path.join(self.home, "nowhere"), "No such file")
+            self.ask(t, "/agent " + self.dir, "can read files of")
+            self.ask(t, "/agent", "the model works on")
+            self.ask(t, "/agent " + self.home, "another directory needs another hearth")
+            said = self.ask(t, script(call("read_file", path="src/add.py"), "done"), "done")
+            self.assertIn("call of read_file", said)
+            if options:
+                self.ask(t, script(call("weather"), "sunny"), "call of weather", ASKS)
+                self.ask(t, "y", "sunny")
+            t.send("/bye\r")
+            self.assertEqual(t.wait(), 0)
+        clash = self.write("c.json", json.dumps({"name": "run_command", "description": "d", "parameters": {"type": "object"}, "command": ["true"]}))
+        t = self.chat("--tool", clash)
+        self.ask(t, "/agent " + self.dir, "another tool has the name run_command")
+        self.ask(t, script(call("read_file", path="src/add.py"), "done"), "done")
+        self.ask(t, script(call("run_command"), "ran"), "call of run_command", ASKS)
 
     def test_chat(self):
         """What reads runs at once; what changes is shown and asked about, each time."""
