@@ -65,7 +65,7 @@ static void put_layer_experts(const struct expert_map *m, int layer, struct buf 
 /* Prints a line per device: the experts it keeps, by class, and how many of the experts that its rows selected it
  * computed. */
 static void put_devices(const struct expert_map *m, struct buf *out) {
-    char bytes[32];
+    char bytes[32], count[32];
     for (int i = 0; i < m->n_devices; i++) {
         const struct expert_device *d = &m->device[i];
         buf_fmt(out, "device %d:", d->rank);
@@ -73,9 +73,11 @@ static void put_devices(const struct expert_map *m, struct buf *out) {
             buf_fmt(out, " resident: %d of %d layers, %s;", d->resident_layers, d->layers,
                     amount_bytes(d->resident_bytes, bytes, sizeof bytes));
         if (d->cached)
-            buf_fmt(out, " cached: %d experts, %s;", d->cached, amount_bytes(d->cached_bytes, bytes, sizeof bytes));
+            buf_fmt(out, " cached: %s, %s;", amount_count(d->cached, "expert", count, sizeof count),
+                    amount_bytes(d->cached_bytes, bytes, sizeof bytes));
         if (d->pinned)
-            buf_fmt(out, " pinned: %d experts, %s;", d->pinned, amount_bytes(d->pinned_bytes, bytes, sizeof bytes));
+            buf_fmt(out, " pinned: %s, %s;", amount_count(d->pinned, "expert", count, sizeof count),
+                    amount_bytes(d->pinned_bytes, bytes, sizeof bytes));
         if (!d->resident_layers && !d->cached && !d->pinned) buf_str(out, " no experts;");
         if (d->chosen)
             buf_fmt(out, " %.0f%% of %llu choices", 100.0 * (double)d->hits / (double)d->chosen,

@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "cli/chat/command.h"
 #include "cli/chat/screen.h"
+#include "cli/terminal/amount.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/sanitize.h"
 #include "cli/turn/code_block.h"
@@ -37,8 +38,12 @@ static void copy_to_clipboard(struct repl *r, const char *text, size_t n) {
     put_base64(&clean, &b);
     buf_char(&b, '\a');
     bool failed = clean.failed || b.failed;
+    char size[32];
     if (!failed) out_draw(1, b.data, b.len);
-    screen_print(r, failed ? "no memory" : "copied %zu bytes (if your terminal allows it)", clean.len);
+    if (failed) screen_print(r, "no memory");
+    else
+        screen_print(r, "copied %s (if your terminal allows it)",
+                     amount_count((long long)clean.len, "byte", size, sizeof size));
     buf_free(&clean);
     buf_free(&b);
 }

@@ -8,6 +8,7 @@
 #include "cli/chat/screen.h"
 #include "cli/open.h"
 #include "cli/report.h"
+#include "cli/terminal/amount.h"
 
 static int replace_with_summary(struct chat_session *t, const struct buf *summary) {
     static const char lead[] = "Summary of our conversation so far:\n\n",
@@ -84,6 +85,7 @@ static bool is_refusal(const struct buf *summary) {
 static bool is_doubtful(struct repl *r, const struct chat_session *t) {
     enum { SHORT = 30, OF_TEXT = 1000, SHARE = 200 }; /* bytes; one byte of so many */
     const struct buf *summary = &t->turn.text;
+    char length[32];
     size_t n = 0;
     for (size_t i = 0; i < t->n_summarised && i < t->conv.n; i++)
         if (t->conv.messages[i].role != ROLE_SYSTEM) n += t->conv.messages[i].text.len;
@@ -91,7 +93,9 @@ static bool is_doubtful(struct repl *r, const struct chat_session *t) {
                is_short = n >= OF_TEXT && (summary->len < SHORT || summary->len < n / SHARE);
     if (t->takes_any_summary || !(refuses || is_short)) return false;
     if (refuses) screen_print(r, "the model has refused to write a summary");
-    else screen_print(r, "the summary is too short: %zu bytes for a text of %zu", summary->len, n);
+    else
+        screen_print(r, "the summary is too short: %s for a text of %zu",
+                     amount_count((long long)summary->len, "byte", length, sizeof length), n);
     screen_print(r, "the conversation is unchanged; /compact tries again, /compact force takes any summary");
     return true;
 }

@@ -20,6 +20,7 @@
 #include "cli/open.h"
 #include "cli/options/trim.h"
 #include "cli/saved/saver.h"
+#include "cli/terminal/amount.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/progress.h"
 #include "cli/terminal/sig.h"
@@ -329,9 +330,10 @@ int repl_run(struct app *a, struct error *e) {
             screen_print(r, "%s%s%sType a question, or /help; Ctrl-D leaves.", open_is_builtin(a) ? "" : a->info->name,
                          open_is_builtin(a) ? "" : from, open_is_builtin(a) ? "" : ". ");
         }
+        char size[32];
         if (v[OPT_FILE].n_items)
-            screen_print(r, "%zu bytes of documents are attached to your first question",
-                         attachments_bytes(&r->active->attached));
+            screen_print(r, "documents (%s) are attached to your first question",
+                         amount_bytes(attachments_bytes(&r->active->attached), size, sizeof size));
         if (r->active->conv.n) chat_switch_to(r, r->active);
         run_loop(r);
         if (!r->dumb) line_end(&r->line);

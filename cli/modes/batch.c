@@ -20,6 +20,7 @@
 #include "cli/options/trim.h"
 #include "cli/report.h"
 #include "cli/saved/store_model.h"
+#include "cli/terminal/amount.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/progress.h"
 #include "cli/terminal/sig.h"
@@ -463,6 +464,7 @@ static void batch_free(struct batch *b) {
 int batch_run(struct app *a, struct error *e) {
     const struct opt_value *v = a->opts.v;
     struct batch *b = mem_calloc(1, sizeof *b);
+    char count[32];
     if (!b) return error_set(e, ERR_MEMORY, "no memory");
     b->app = a;
     int rc = input_file(v[OPT_BATCH].text, &b->file, e);
@@ -482,8 +484,8 @@ int batch_run(struct app *a, struct error *e) {
         }
     }
     if (!rc && b->n_failed)
-        rc = error_set(e, ERR_RUNTIME, "%zu of %zu prompts failed; see their lines in the output", b->n_failed,
-                       b->n_order);
+        rc = error_set(e, ERR_RUNTIME, "%zu of %s failed; the output says why", b->n_failed,
+                       amount_count((long long)b->n_order, "prompt", count, sizeof count));
     batch_free(b);
     return rc;
 }

@@ -12,6 +12,7 @@
 
 #include "cli/open.h"
 #include "cli/options/model_path.h"
+#include "cli/terminal/amount.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/progress.h"
 #include "cli/turn/engine_client_local.h"
@@ -140,9 +141,10 @@ static int read_text(struct perplexity *p, struct error *e) {
     const struct opt_value *context = &p->app->opts.v[OPT_CONTEXT];
     p->window = context->origin == ORIGIN_FLAG ? (int)context->integer : WINDOW;
     if ((size_t)p->window > p->ids.n && context->origin != ORIGIN_FLAG) p->window = (int)p->ids.n;
+    char count[32];
     if (!rc && (p->ids.n < (size_t)p->window || p->window < 4))
-        rc = error_set(e, ERR_USAGE, "%s: %zu tokens are fewer than a window of %d (-c)", path, p->ids.n,
-                       p->window < 4 ? 4 : p->window);
+        rc = error_set(e, ERR_USAGE, "%s: %s, fewer than a window of %d (-c)", path,
+                       amount_count((long long)p->ids.n, "token", count, sizeof count), p->window < 4 ? 4 : p->window);
     ids_free(&other);
     buf_free(&raw);
     buf_free(&text);

@@ -488,14 +488,15 @@ static int put_measured(struct app *a, const struct json *root, struct buf *out,
                  json_text(json_get(json_at(cards, k), "name"), name, sizeof name));
     }
     json_text(json_get(root, "model"), model, sizeof model);
+    char threads[32];
     if (json) {
         buf_fmt(out, "{\"hearth\": \"%s\", \"machine\": ", HEARTH_VERSION);
         out_json_string(out, machine, strlen(machine));
         buf_fmt(out, ", \"threads\": %d, \"level\": \"%s\", \"model\": ", i->threads, i->level);
         out_json_string(out, i->name, strlen(i->name));
     } else
-        buf_fmt(out, "hearth %s on %s, %d threads, %s, with %s (%s)", HEARTH_VERSION, machine, i->threads, i->level,
-                i->name, model);
+        buf_fmt(out, "hearth %s on %s, %s, %s, with %s (%s)", HEARTH_VERSION, machine,
+                amount_count(i->threads, "thread", threads, sizeof threads), i->level, i->name, model);
     put_comparison(out, json, json ? "answer" : "answers",
                    json_num(json_get(json_at(json_get(root, "decode"), 0), "tokens_per_s"), 0), answer);
     put_comparison(out, json, json ? "prompt" : "a prompt of 2,048 tokens", seconds > 0 ? PROMPT / seconds : 0, read);

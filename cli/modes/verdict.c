@@ -31,7 +31,7 @@ static void put_model(struct buf *out, const struct json *root) {
         buf_fmt(out, " (%s active)",
                 amount_weights((uint64_t)json_int(json_path(root, "parameters.active"), 0), active, sizeof active));
     put_format(out, root);
-    buf_fmt(out, " · %lld layers, ", layers);
+    buf_fmt(out, " · %s, ", amount_count(layers, "layer", all, sizeof all));
     if (!moe) buf_str(out, "no experts");
     else {
         if (moe < layers) buf_fmt(out, "%lld with ", moe);

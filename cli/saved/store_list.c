@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "cli/report.h"
 #include "cli/saved/store.h"
+#include "cli/terminal/amount.h"
 #include "cli/terminal/columns.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/term.h"
@@ -78,7 +79,7 @@ enum { WHEN_COLS = 18, COUNT_COLS = 24, LEAST_TITLE = 12 };
 
 /* Names wider than the column move the rest of their own row. */
 void store_list_entry_text(const struct store_entry *t, int width, int cols, struct buf *out) {
-    char when[32];
+    char when[32], bytes[32];
     time_t saved = (time_t)t->saved_at;
     struct tm tm;
     const int name = columns_of_text(t->name, strlen(t->name)),
@@ -86,7 +87,9 @@ void store_list_entry_text(const struct store_entry *t, int width, int cols, str
     bool narrow = cols && taken >= cols;
     strftime(when, sizeof when, narrow ? "%Y-%m-%d" : "%Y-%m-%d %H:%M", localtime_r(&saved, &tm));
     buf_fmt(out, "%s  %s%*s ", when, t->name, narrow || name > width ? 0 : width - name, "");
-    if (t->damaged) buf_fmt(out, "%s, %zu bytes", t->newer ? "of a newer hearth" : "damaged", t->bytes);
+    if (t->damaged)
+        buf_fmt(out, "%s, %s", t->newer ? "of a newer hearth" : "damaged",
+                amount_count((long long)t->bytes, "byte", bytes, sizeof bytes));
     else if (narrow && (int)strlen(when) + 3 + name + (int)strlen("(10)") < cols) buf_fmt(out, "(%zu)", t->n_questions);
     else if (!narrow)
         buf_fmt(out, "%3zu question%s %4zu kB  ", t->n_questions, t->n_questions == 1 ? ", " : "s,",

@@ -27,7 +27,7 @@ static bool same_line(const struct json *a, const struct json *b) {
 }
 
 static void put_session(const struct json *list, uint32_t i, struct buf *b) {
-    char left[32];
+    char left[32], count[32];
     const struct json *j = &list->items[i];
     double seconds = json_num(json_get(j, "left_s"), -1);
     long long n = 0, tokens = 0;
@@ -42,12 +42,15 @@ static void put_session(const struct json *list, uint32_t i, struct buf *b) {
         buf_fmt(b, "  prefill: %.0f %%", 100 * json_num(json_get(j, "share"), 0));
         if (seconds >= 0) buf_fmt(b, ", %s left", amount_duration(seconds, left, sizeof left));
     } else if (state_is(j, "decode"))
-        buf_fmt(b, "  decode: %lld tokens, %s tok/s", (long long)json_int(json_get(j, "tokens"), 0),
+        buf_fmt(b, "  decode: %s, %s tok/s",
+                amount_count((long long)json_int(json_get(j, "tokens"), 0), "token", count, sizeof count),
                 amount_rate(json_num(json_get(j, "tokens_per_s"), 0), left, sizeof left));
-    else if (state_is(j, "waiting") && n == 1) buf_fmt(b, "  waiting, with a prompt of %lld tokens", tokens);
-    else if (state_is(j, "waiting")) buf_fmt(b, "  %lld waiting, with prompts of %lld tokens", n, tokens);
-    else if (n == 1) buf_fmt(b, "  idle, %lld tokens cached", tokens);
-    else buf_fmt(b, "  %lld idle, %lld tokens cached", n, tokens);
+    else if (state_is(j, "waiting") && n == 1)
+        buf_fmt(b, "  waiting, with a prompt of %s", amount_count(tokens, "token", count, sizeof count));
+    else if (state_is(j, "waiting"))
+        buf_fmt(b, "  %lld waiting, with prompts of %s", n, amount_count(tokens, "token", count, sizeof count));
+    else if (n == 1) buf_fmt(b, "  idle, %s cached", amount_count(tokens, "token", count, sizeof count));
+    else buf_fmt(b, "  %lld idle, %s cached", n, amount_count(tokens, "token", count, sizeof count));
     if (session_process(j)) buf_fmt(b, ", for process %lld", session_process(j));
     buf_char(b, '\n');
 }

@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "cli/server/resident.h"
 #include "cli/server/server.h"
+#include "cli/terminal/amount.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/progress.h"
 #include "cli/terminal/sig.h"
@@ -203,6 +204,7 @@ static void serve_loop(struct server *s) {
 static int start_server(struct server *s, struct error *e) {
     struct app *a = s->app;
     struct buf line = {0};
+    char count[32];
     s->max_sessions = a->opts.v[OPT_PARALLEL].text ? (int)a->opts.v[OPT_PARALLEL].integer : 16;
     if (!(s->sessions = mem_calloc((size_t)s->max_sessions, sizeof *s->sessions)))
         return error_set(e, ERR_MEMORY, "no memory");
@@ -220,7 +222,9 @@ static int start_server(struct server *s, struct error *e) {
     if (rc) return rc;
     s->started_s = s->last_activity_s = clock_now();
     s->opened_at = (long long)time(NULL);
-    if (s->has_models) buf_fmt(&line, "serving %zu models on %s\n", s->n_models, s->path);
+    if (s->has_models)
+        buf_fmt(&line, "serving %s on %s\n", amount_count((long long)s->n_models, "model", count, sizeof count),
+                s->path);
     else buf_fmt(&line, "serving %s on %s\n", a->info->name, s->path);
     if (s->port_fd >= 0)
         buf_fmt(&line, "base URL %s\nkey %s\n", s->url, s->has_fixed_key ? "from HEARTH_API_KEY" : s->key);

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "base/hash.h"
+#include "cli/terminal/amount.h"
 #include "cli/tools/agent_call.h"
 
 /* Reads the file that is to be changed. *exists: there is one. */
@@ -93,6 +94,7 @@ uint64_t agent_edit_mark(const struct agent_change *e) {
 
 void agent_edit_apply(struct agent_call *c, const struct agent_change *change) {
     struct error e;
+    char count[32];
     if (c->seen && c->seen != agent_edit_mark(change)) {
         error_set(&e, ERR_USAGE,
                   "%.300s: not changed: the file has changed since the user saw the differences; read it again",
@@ -101,5 +103,7 @@ void agent_edit_apply(struct agent_call *c, const struct agent_change *change) {
     } else if (agent_file_replace(c->dir, change->path, change->text.data ? change->text.data : "", change->text.len,
                                   &e))
         agent_call_fail(c, &e);
-    else tool_result_note(c->r, "%s: %s, %zu bytes", change->path, change->old ? "changed" : "made", change->text.len);
+    else
+        tool_result_note(c->r, "%s: %s, %s", change->path, change->old ? "changed" : "made",
+                         amount_count((long long)change->text.len, "byte", count, sizeof count));
 }

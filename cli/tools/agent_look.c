@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/fault.h"
+#include "cli/terminal/amount.h"
 #include "cli/terminal/out.h"
 #include "cli/tools/agent_call.h"
 
@@ -39,13 +40,15 @@ static bool take(struct reading *t, const char *p, size_t n) {
 /* Says what is left out, so that the model can ask for it. */
 static void describe(struct agent_call *c, const struct reading *t) {
     const int64_t n_lines = t->line - !t->ends_in_line;
+    char count[32];
     if (t->is_full && t->text.len == t->n_line)
         tool_result_note(c->r, "cut at %d bytes, within line %lld; the next line is %lld", AGENT_OUTPUT_BYTES,
                          (long long)t->line, (long long)t->line + 1);
     else if (t->is_full)
         tool_result_note(c->r, "cut at %d bytes; from_line %lld goes on", AGENT_OUTPUT_BYTES, (long long)t->line);
     else if (!t->text.len && !n_lines) tool_result_note(c->r, "the file is empty");
-    else if (!t->text.len) tool_result_note(c->r, "the file has %lld lines", (long long)n_lines);
+    else if (!t->text.len)
+        tool_result_note(c->r, "the file has %s", amount_count((long long)n_lines, "line", count, sizeof count));
 }
 
 void agent_look_read_file(struct agent_call *c) {
@@ -91,11 +94,12 @@ static void put_link(int fd, const char *name, struct buf *b) {
 
 static void put_entry(int fd, const char *name, struct buf *b) {
     struct stat s;
+    char count[32];
     agent_call_put_name(b, name);
     if (fstatat(fd, name, &s, AT_SYMLINK_NOFOLLOW)) buf_str(b, " (gone)");
     else if (S_ISDIR(s.st_mode)) buf_char(b, '/');
     else if (S_ISLNK(s.st_mode)) put_link(fd, name, b);
-    else if (S_ISREG(s.st_mode)) buf_fmt(b, " (%lld bytes)", (long long)s.st_size);
+    else if (S_ISREG(s.st_mode)) buf_fmt(b, " (%s)", amount_count((long long)s.st_size, "byte", count, sizeof count));
     else buf_fmt(b, " (%s)", agent_file_kind(s.st_mode));
     buf_char(b, '\n');
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cli/terminal/amount.h"
 #include "cli/terminal/out.h"
 #include "cli/tools/agent_call.h"
 
@@ -152,11 +153,20 @@ static bool search_folder(struct search *s, int fd, int depth) {
 
 static void describe(struct search *s) {
     struct tool_result *r = s->call->r;
-    if (s->is_full) tool_result_note(r, "cut after %zu lines; a narrower pattern or path finds others", s->n_lines);
+    char count[32];
+    if (s->is_full)
+        tool_result_note(r, "cut after %s; a narrower pattern or path finds others",
+                         amount_count((long long)s->n_lines, "line", count, sizeof count));
     else if (!s->n_lines && r->status == TOOL_OK) tool_result_note(r, "no line matches");
-    if (s->n_slow) tool_result_note(r, "%zu lines took too many steps to compare", s->n_slow);
-    if (s->n_long) tool_result_note(r, "%zu files of more than %d bytes were left out", s->n_long, FILE_BYTES);
-    if (s->n_deep) tool_result_note(r, "%zu directories that are too deep or too large were left out", s->n_deep);
+    if (s->n_slow)
+        tool_result_note(r, "%s took too many steps to compare",
+                         amount_count((long long)s->n_slow, "line", count, sizeof count));
+    if (s->n_long)
+        tool_result_note(r, "left out: %s of more than %d bytes",
+                         amount_count((long long)s->n_long, "file", count, sizeof count), FILE_BYTES);
+    if (s->n_deep)
+        tool_result_note(r, "left out as too deep or too large: %zu director%s", s->n_deep,
+                         s->n_deep == 1 ? "y" : "ies");
 }
 
 void agent_search_text(struct agent_call *c) {

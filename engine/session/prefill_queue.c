@@ -70,8 +70,8 @@ static const struct prefill_driver *choose_prefill_driver(struct engine *eng, st
     eng->prefill_expected_s = s->stats.prefill_expected_s = out.seconds[out.mode];
     char where[100], weights[80] = "", uploads[120] = "", nodes[80] = "";
     if (driver == &prefill_mode_cpu)
-        snprintf(where, sizeof where, "%s (%s, %d threads)", exec_modes[out.mode].what, eng->info.level,
-                 eng->info.threads);
+        snprintf(where, sizeof where, "%s (%s, %d thread%s)", exec_modes[out.mode].what, eng->info.level,
+                 eng->info.threads, eng->info.threads == 1 ? "" : "s");
     else
         snprintf(where, sizeof where, "%s on %d of %d devices (%.40s)", exec_modes[out.mode].what,
                  driver == &prefill_mode_slp ? 1 : out.ranks, g->n,

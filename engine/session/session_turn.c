@@ -89,9 +89,9 @@ static int error_incomplete(const struct session *s, struct error *why) {
                          "hold it (--context)",
                          s->engine->info.context);
     return error_set(why, ERR_RUNTIME,
-                     "the answer reached its limit of %d tokens before it matched its grammar; a larger limit gives "
+                     "the answer reached its limit of %d token%s before it matched its grammar; a larger limit gives "
                      "more (--max-tokens)",
-                     s->n_answered);
+                     s->n_answered, s->n_answered == 1 ? "" : "s");
 }
 
 bool session_turn_sample(struct session *s, float *logits, int32_t top, int32_t drafted) {

@@ -321,7 +321,7 @@ class Bounds(Agent):
         listed = self.one("list_directory")[1]
         for line in ("fifo (a FIFO)", "out -> ../secret", "src/", "empty (0 bytes)"):
             self.assertIn(line, listed.split("\n"))
-        self.assertIn("[1 files of more than", self.one("search_text", pattern="first")[1])
+        self.assertIn("[left out: 1 file of more than", self.one("search_text", pattern="first")[1])
 
     def test_device(self):
         """Nothing opens a device."""
@@ -357,7 +357,7 @@ class Tools(Agent):
         self.assertLess(len(text), 34000)
         self.assertRegex(text.rsplit("\n", 1)[1], r"^\[\d+ entries of more than 20000; search_text with `files` finds others\]$")
         self.put("odd/a\nb\x1b[31m", "x")
-        self.assertEqual(self.one("list_directory", path="odd"), ("ok", "a?b?[31m (1 bytes)\n"))
+        self.assertEqual(self.one("list_directory", path="odd"), ("ok", "a?b?[31m (1 byte)\n"))
 
     def test_search(self):
         self.put("a/x.c", "int One;\nint two;\n")
@@ -370,7 +370,7 @@ class Tools(Agent):
         self.assertEqual(self.one("search_text", pattern="ONE", path="a/x.c", ignore_case=True), ("ok", "a/x.c:1: int One;\n"))
         self.assertEqual(self.one("search_text", pattern="secret"), ("ok", "[no line matches]"))
         self.put("evil", "a" * 5000 + "!\n" + "b" * 1000 + "\n" + "\udcff".encode("utf-8", "surrogatepass").decode("latin-1") + "\n")
-        self.assertIn("1 lines took too many steps", self.one("search_text", pattern="(a+)+$", path="evil")[1])
+        self.assertIn("1 line took too many steps", self.one("search_text", pattern="(a+)+$", path="evil")[1])
         self.assertIn("...\n", self.one("search_text", pattern="b", path="evil")[1])
         for pattern, what in (("(", "pattern: missing closing parenthesis, at byte 1"), ("", "1 to 2000"), ("x" * 2001, "1 to 2000"), ("(?:(?:(?:x{1000}){1000}){1000}){1000}", "pattern: "), ("\\C", "pattern: ")):
             found = self.one("search_text", pattern=pattern)

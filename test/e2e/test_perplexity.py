@@ -142,7 +142,7 @@ class Perplexity(driver.Case):
         empty = os.path.join(self.home, "empty")
         open(empty, "w").close()
         for args, rc, why in ((("-m", EMBER, "--perplexity", self.text, "--kl", one), 2, "only models with the same vocabulary"), (("-m", EMBER, "--kl", one), 2, "--kl needs --perplexity FILE"),
-                              (("-m", EMBER, "--perplexity", self.text, "-c", "4096"), 2, "are fewer than a window of 4096"), (("-m", EMBER, "--perplexity", empty), 2, "0 tokens are fewer than a window"),
+                              (("-m", EMBER, "--perplexity", self.text, "-c", "4096"), 2, "fewer than a window of 4096"), (("-m", EMBER, "--perplexity", empty), 2, "0 tokens, fewer than a window"),
                               (("-m", EMBER, "--perplexity", os.path.join(self.home, "none")), 1, "No such file"), (("-m", EMBER, "--perplexity", self.text, "--kl", os.path.join(self.home, "none")), 3, "--kl"),
                               (("-m", EMBER, "--perplexity", self.text, "-p", "x"), 2, "cannot be combined")):
             got, out, err = self.run_bin(*args)
