@@ -8,6 +8,7 @@ import subprocess
 import threading
 
 import driver
+import server
 
 PART = re.compile(r'<document name="([^"]*)">\n(.*?)</document>\n\n', re.S)
 
@@ -203,6 +204,23 @@ class Served(driver.Case):
         rc, out, err = self.read("-f", self.write("a.txt", book()), "-p", "Who?")
         self.assertEqual((rc, out, self.server.seen), (2, b"", []))
         self.assertIn("max_model_len", err)
+
+
+class Attached(server.Case):
+    def test_same_as_alone(self):
+        """The resident engine counts the tokens of parts; all else is as in this process."""
+        path = self.write("book.txt", book())
+        self.env["FAKE_NOTES"] = "a note"
+        args = ["--long", "split", "-c", "2000", "-f", path, "-p", "Who?", "--json", "--seed", "1"]
+        alone = self.run_bin(*args)
+        s = self.serve("-c", "2000")
+        attached = self.run_bin(*args)
+        self.assertGreater(s.status()["answered"], 4)
+        a, b = json.loads(alone[1]), json.loads(attached[1])
+        for j in (a, b):
+            del j["timing"]
+        self.assertEqual((a, alone[2]), (b, attached[2]))
+        self.assertGreater(a["parts"], 4)
 
 
 if __name__ == "__main__":
