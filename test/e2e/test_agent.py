@@ -168,7 +168,7 @@ class Task(Agent):
         clash = self.write("c.json", json.dumps({"name": "run_command", "description": "d", "parameters": {"type": "object"}, "command": ["true"]}))
         t = self.chat("--tool", clash)
         self.ask(t, "/agent " + self.dir, "another tool has the name run_command")
-        self.ask(t, script(call("read_file", path="src/add.py"), "done"), "done")
+        self.assertIn("there is no tool of this name; the tools are: run_command", self.ask(t, script(call("read_file", path="src/add.py"), "done"), "done"))
         self.ask(t, script(call("run_command"), "ran"), "call of run_command", ASKS)
 
     def test_chat(self):

@@ -428,7 +428,7 @@ change("perplexity-ids", "models with other vocabularies are compared", "e2e_per
 change("effort-alias", "/effort sets nothing", "e2e_habits", ("cli/chat/command.c", '{"effort", "set", "effort"}', '{"effort", "set", NULL}'))
 change("effort-note", "/set effort says what the template makes of it only with the next answer", "e2e_habits", ("cli/chat/command_show.c", "id == OPT_EFFORT ? template_vars_effort(r->app, &less) : EFFORT_KNOWN;", "EFFORT_KNOWN;"))
 change("far-reads", "a model on another machine reads files without a question", "e2e_agent", ("cli/tools/tool_set.c", "const bool allowed = !host ||", "const bool allowed = true ||"))
-change("far-reads-again", "each read for a model on another machine asks again", "e2e_agent", ("cli/tools/tool_set.c", "if (s->v[i].ready && agent_tool_reads(s->v[i].ready)) s->v[i].allowed = true;", ""))
+change("far-reads-again", "each read for a model on another machine asks again", "e2e_agent", ("cli/tools/tool_set.c", "agent_tool_reads(s->v[i].ready)) s->v[i].allowed = true;", "agent_tool_reads(s->v[i].ready)) s->v[i].allowed |= false;"))
 change("far-host", "a server on another machine counts as one on this", "e2e_agent", ("cli/remote/remote.c", "a->remote->host && !a->remote->is_local ?", "a->remote->host && a->remote->is_local ?"))
 change("agent-undone", "tools that could not be added stay in the list", "e2e_agent", ("cli/tools/tool_set.c", "s->n = n;\n    a->tool_list.failed", "a->tool_list.failed"))
 change("effort-levels", "a level that the template does not name is passed on in silence", "e2e_habits", ("cli/turn/template_vars.c", "return is_one || out->len == begun;", "return true;"))
