@@ -1,0 +1,49 @@
+#include <string.h>
+
+#include "base/hash.h"
+#include "test/world/fibers.h"
+#include "test/world/world.h"
+
+static struct engine *engine;
+
+void alone_open(void) {
+    struct error e = {0};
+    fibers_set_group(1);
+    fibers_only(1);
+    if (engine_open(&engine,
+                    &(struct engine_params){.dir = world_model, .threads = 1, .kv = DT_F32, .context = CONTEXT}, &e))
+        world_fail("the engine of answers alone: %s", e.text);
+    fibers_only(-1);
+    fibers_set_group(0);
+}
+
+static void answer(const struct request *r, struct alone *out) {
+    struct request own = *r;
+    struct session *s;
+    struct error e = {0};
+    struct event ev;
+    own.flags |= REQ_NO_PREFIX_REUSE;
+    fibers_only(1);
+    if (session_open(engine, &s, &e) || session_submit(s, &own, &e)) world_fail("alone: %s", e.text);
+    do {
+        if (!engine_poll(engine, &ev, -1) || ev.kind == EVENT_ERROR) world_fail("alone: %s", ev.error.text);
+        if (ev.kind == EVENT_TOKEN) out->token[out->n++] = (uint8_t)ev.token;
+    } while (ev.kind != EVENT_DONE);
+    out->reason = (int8_t)ev.reason;
+    session_close(&s);
+    fibers_only(-1);
+    world->n_alone++;
+}
+
+const struct alone *alone_answer(const struct request *r) {
+    const uint64_t how[] = {r->sampling.seed, r->sampling.temperature > 0, (uint64_t)r->max_tokens};
+    const uint64_t key = hash64(r->tokens, (size_t)r->n * sizeof *r->tokens, hash64(how, sizeof how, 1)) | 1;
+    struct alone *m = &world->memo[key / 2 % MEMO];
+    if (m->key == key) return m;
+    *m = (struct alone){0};
+    check_pause();
+    answer(r, m);
+    check_resume();
+    m->key = key;
+    return m;
+}

@@ -1,0 +1,16 @@
+#!/usr/bin/env python3
+"""Writes the small random models of the simulated world. make_model.py DIR    prints the hash of each"""
+import os
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "golden"))
+import models  # noqa: E402
+
+SMALL = {"vocab_size": 72, "hidden_size": 32, "max_position_embeddings": 256, "rms_norm_eps": 1e-6, "hidden_act": "silu", "eos_token_id": 70}
+MODELS = {
+    # A row of keys has 512 bytes in float32, so that chunks of 12 rows begin and end inside pages
+    "rows": {**SMALL, "model_type": "qwen3_moe", "num_hidden_layers": 2, "intermediate_size": 32, "moe_intermediate_size": 16, "num_attention_heads": 2,
+             "num_key_value_heads": 2, "head_dim": 64, "num_experts": 4, "num_experts_per_tok": 2, "norm_topk_prob": True, "rope_theta": 10000},
+}
+for name, config in MODELS.items():
+    print(name, models.write(os.path.join(sys.argv[1], name), config, models.tensors(config)))
