@@ -17,32 +17,35 @@ void alone_open(void) {
     fibers_set_group(0);
 }
 
-static void answer(const struct request *r, struct alone *out) {
+/* One answer in FRESH is computed from nothing. The others continue a session that only ever answered this user, which is
+ * what the user's session would be without company, faults and deaths. */
+static void answer(int user, const struct request *r, struct alone *out) {
+    enum { FRESH = 4 };
+    static struct session *session[USERS];
+    struct session **s = &session[user];
     struct request own = *r;
-    struct session *s;
     struct error e = {0};
     struct event ev;
-    own.flags |= REQ_NO_PREFIX_REUSE;
+    own.flags = (r->flags & ~REQ_EXACT_PREFIX_ONLY) | REQ_NO_PREFIX_REUSE;
     fibers_only(1);
-    if (session_open(engine, &s, &e) || session_submit(s, &own, &e)) world_fail("alone: %s", e.text);
+    if (world->n_alone++ % FRESH == 0) session_close(s);
+    if ((!*s && session_open(engine, s, &e)) || session_submit(*s, &own, &e)) world_fail("alone: %s", e.text);
     do {
         if (!engine_poll(engine, &ev, -1) || ev.kind == EVENT_ERROR) world_fail("alone: %s", ev.error.text);
         if (ev.kind == EVENT_TOKEN) out->token[out->n++] = (uint8_t)ev.token;
     } while (ev.kind != EVENT_DONE);
     out->reason = (int8_t)ev.reason;
-    session_close(&s);
     fibers_only(-1);
-    world->n_alone++;
 }
 
-const struct alone *alone_answer(const struct request *r) {
+const struct alone *alone_answer(int user, const struct request *r) {
     const uint64_t how[] = {r->sampling.seed, r->sampling.temperature > 0, (uint64_t)r->max_tokens};
     const uint64_t key = hash64(r->tokens, (size_t)r->n * sizeof *r->tokens, hash64(how, sizeof how, 1)) | 1;
     struct alone *m = &world->memo[key / 2 % MEMO];
     if (m->key == key) return m;
     *m = (struct alone){0};
     check_pause();
-    answer(r, m);
+    answer(user, r, m);
     check_resume();
     m->key = key;
     return m;

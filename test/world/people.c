@@ -104,7 +104,7 @@ static void submit(int u, uint32_t number, int choice) {
                         .flags = choice & 2 ? REQ_EXACT_PREFIX_ONLY : 0,
                         .sampling = {.temperature = choice & 4 ? 0.9f : 0, .top_p = 0.95f, .seed = number % 7}};
     pause_faults();
-    l->alone = *alone_answer(&r);
+    l->alone = *alone_answer(u, &r);
     resume_faults();
     l->answer = (struct line){.role = AS_MODEL, .is_partial = true};
     l->is_stopped = false, l->may_fail = had_fault;

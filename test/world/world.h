@@ -48,9 +48,9 @@ extern const char *world_model;
 _Noreturn void world_fail(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void world_note(const char *fmt, ...) __attribute__((format(printf, 1, 2))); /* enters the trace */
 
-/* alone.c: the answers that sessions give alone, by an engine of its own that shares nothing. */
+/* alone.c: the answers that a user's session gives alone, by an engine that no other user shares. */
 void alone_open(void);
-const struct alone *alone_answer(const struct request *r);
+const struct alone *alone_answer(int user, const struct request *r);
 
 /* people.c: the life of one process, from the script's next action. Returns true when the script is over, false for a
  * restart in good order. */
