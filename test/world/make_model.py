@@ -11,6 +11,11 @@ MODELS = {
     # A row of keys has 512 bytes in float32, so that chunks of 12 rows begin and end inside pages
     "rows": {**SMALL, "model_type": "llama", "num_hidden_layers": 2, "intermediate_size": 32, "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 128,
              "rope_theta": 10000},
+    # Recurrent states beside rows: a batch resumes from a state that an earlier one left
+    "states": {**SMALL, "model_type": "qwen3_5_text", "num_hidden_layers": 2, "intermediate_size": 32, "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 64,
+               "rope_parameters": {"rope_type": "default", "rope_theta": 10000, "partial_rotary_factor": 0.5, "mrope_section": [4, 6, 6], "mrope_interleaved": True},
+               "partial_rotary_factor": 0.5, "rope_theta": 10000, "full_attention_interval": 2, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 16,
+               "linear_value_head_dim": 16, "linear_num_key_heads": 1, "linear_num_value_heads": 2},
 }
 for name, config in MODELS.items():
     print(name, models.write(os.path.join(sys.argv[1], name), config, models.tensors(config)))

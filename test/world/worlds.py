@@ -29,7 +29,7 @@ p.add_argument("--whole", action="store_true", help="do not shrink")
 p.add_argument("--found", action="store_true", help="run the seeds of found.txt, too")
 p.add_argument("--replay", metavar="FILE")
 a = p.parse_args()
-models = a.model or ["rows"]
+models = a.model or ["rows", "states"]
 scratch = tempfile.mkdtemp(prefix="hearth-world-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
 lock = threading.Lock()
 counts, failures = {}, []
