@@ -1,17 +1,21 @@
 #include <string.h>
 
 #include "base/hash.h"
+#include "cpu/cpu.h"
 #include "test/world/fibers.h"
 #include "test/world/world.h"
 
 static struct engine *engine;
+
+/* A level at which emulated devices have the CPU's bits. */
+int alone_level(void) { return cpu_level_best() < CPU_AVX2 ? CPU_SCALAR : CPU_AVX2; }
 
 void alone_open(void) {
     struct error e = {0};
     fibers_set_group(1);
     fibers_only(1);
     if (engine_open(&engine,
-                    &(struct engine_params){.dir = world_model, .threads = 1, .kv = DT_F32, .context = CONTEXT}, &e))
+                    &(struct engine_params){.dir = world_model, .threads = 1, .cpu_level = alone_level() + 1, .kv = DT_F32, .context = CONTEXT}, &e))
         world_fail("the engine of answers alone: %s", e.text);
     fibers_only(-1);
     fibers_set_group(0);

@@ -360,9 +360,16 @@ static void begin(void) {
     static char kv_dir[320];
     snprintf(kv_dir, sizeof kv_dir, "%s/kv", world->dir);
     const uint64_t how = world->script.seed;
+    static const enum exec_mode prefill[] = {PREFILL_CPU, PREFILL_SLP, PREFILL_BLEND, MODE_AUTO},
+                                decode[] = {DECODE_HYBRID, DECODE_DUAL, DECODE_CPU, MODE_AUTO};
+    const bool has_gpus = *world->script.gpus;
     if (engine_open(&engine,
                     &(struct engine_params){.dir = world_model,
                                             .threads = 1,
+                                            .cpu_level = alone_level() + 1,
+                                            .gpus = has_gpus ? world->script.gpus : NULL,
+                                            .prefill = has_gpus ? prefill[how % 4] : MODE_AUTO,
+                                            .decode = has_gpus ? decode[how / 4 % 4] : MODE_AUTO,
                                             .kv = DT_F32,
                                             .context = CONTEXT,
                                             .kv_dir = how % 4 ? kv_dir : NULL,

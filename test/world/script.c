@@ -12,7 +12,7 @@ static const struct {
 #define ACTION_ROW(name, weight, a, b, c) {#name, weight, {a, b, c}},
     ACTIONS(ACTION_ROW)};
 
-void script_make(struct script *s, uint64_t seed, int n) {
+void script_make(struct script *s, uint64_t seed, const char *gpus, int n) {
     int weight[ACTION_KINDS], sum = 0;
     fibers_reseed(seed);
     for (int k = 0; k < ACTION_KINDS; k++) {
@@ -21,6 +21,7 @@ void script_make(struct script *s, uint64_t seed, int n) {
         sum += weight[k];
     }
     *s = (struct script){.seed = seed, .n = n < MOST_ACTIONS ? n : MOST_ACTIONS};
+    snprintf(s->gpus, sizeof s->gpus, "%s", gpus);
     for (int i = 0; i < s->n; i++) {
         int at = (int)fibers_random((uint32_t)sum), k = 0, arg[3];
         while (at >= weight[k]) at -= weight[k++];
@@ -33,7 +34,7 @@ void script_write_action(const struct action *a, FILE *f) {
     fprintf(f, "%u %s %d %d %d\n", a->number, kinds[a->kind].name, a->a, a->b, a->c);
 }
 void script_write(const struct script *s, FILE *f) {
-    fprintf(f, "seed %" PRIu64 "\n", s->seed);
+    fprintf(f, "seed %" PRIu64 " %s\n", s->seed, s->gpus);
     for (int i = 0; i < s->n; i++) script_write_action(&s->v[i], f);
 }
 
@@ -43,7 +44,7 @@ int script_read(struct script *s, const char *path) {
     int at = 1;
     *s = (struct script){0};
     if (!f) return 1;
-    if (!fgets(line, sizeof line, f) || sscanf(line, "seed %" SCNu64, &s->seed) != 1) at = -1;
+    if (!fgets(line, sizeof line, f) || sscanf(line, "seed %" SCNu64 " %99s", &s->seed, s->gpus) < 1) at = -1;
     while (at > 0 && fgets(line, sizeof line, f)) {
         struct action *x = &s->v[s->n];
         int k = 0;

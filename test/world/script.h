@@ -1,6 +1,6 @@
 #pragma once
 /* The script of a world: what its users, disks and clocks do, in order. Made from a seed, or read from a file: a line
- * `seed N`, then a line for each action with its number, name and arguments. The number also selects the choices that
+ * `seed N`, and devices if there are any, then a line for each action with its number, name and arguments. The number also selects the choices that
  * fibers make during the action, so that a script with fewer lines is similar. */
 #include <stdbool.h>
 #include <stdint.h>
@@ -42,11 +42,12 @@ struct action {
 enum { MOST_ACTIONS = 4000 };
 struct script {
     uint64_t seed;
+    char gpus[100]; /* devices, as in --gpus; "": none */
     int n;
     struct action v[MOST_ACTIONS];
 };
 /* Makes n actions. Some kinds are left out of each script, so that the others meet more often. */
-void script_make(struct script *s, uint64_t seed, int n);
+void script_make(struct script *s, uint64_t seed, const char *gpus, int n);
 int script_read(struct script *s, const char *path); /* 0, or the number of the line that is wrong */
 void script_write(const struct script *s, FILE *f);
 void script_write_action(const struct action *a, FILE *f);

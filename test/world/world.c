@@ -1,5 +1,5 @@
 /* Runs worlds: see test/README.md.
- * usage: world MODEL_DIR DIR [--seeds A-B] [--actions N] [--script FILE] [--print] [--trace]
+ * usage: world MODEL_DIR DIR [--seeds A-B] [--actions N] [--gpus LIST] [--script FILE] [--print] [--trace]
  * DIR: a directory for files, best in memory: what it holds is removed. Prints a line for each world that fails, and
  * one with all counts. */
 #include "test/world/world.h"
@@ -93,7 +93,7 @@ static bool run_world(void) {
 int main(int argc, char **argv) {
     uint64_t first = 1, last = 1;
     int actions = 400, n_failed = 0;
-    const char *script = NULL;
+    const char *script = NULL, *gpus = "";
     bool prints = false;
     fibers_begin();
     if (argc < 3) return 2;
@@ -105,6 +105,7 @@ int main(int argc, char **argv) {
         if (!strcmp(argv[i], "--print")) prints = true;
         else if (!strcmp(argv[i], "--trace")) world->is_traced = true;
         else if (i + 1 < argc && !strcmp(argv[i], "--actions")) actions = atoi(argv[++i]);
+        else if (i + 1 < argc && !strcmp(argv[i], "--gpus")) gpus = argv[++i];
         else if (i + 1 < argc && !strcmp(argv[i], "--script")) script = argv[++i];
         else if (i + 1 < argc && !strcmp(argv[i], "--seeds") &&
                  sscanf(argv[++i], "%" SCNu64 "-%" SCNu64, &first, &last) >= 1) {
@@ -128,7 +129,7 @@ int main(int argc, char **argv) {
     for (uint64_t seed = first; seed <= last; seed++) {
         int bad = 0;
         if (script) bad = script_read(&world->script, script);
-        else script_make(&world->script, seed, actions);
+        else script_make(&world->script, seed, gpus, actions);
         if (bad) {
             printf("%s: line %d is not of a script\n", script, bad);
             return 2;

@@ -50,6 +50,7 @@ void world_note(const char *fmt, ...) __attribute__((format(printf, 1, 2))); /* 
 
 /* alone.c: the answers that a user's session gives alone, by an engine that no other user shares. */
 void alone_open(void);
+int alone_level(void); /* of the CPU: enum cpu_level */
 const struct alone *alone_answer(int user, const struct request *r);
 
 /* people.c: the life of one process, from the script's next action. Returns true when the script is over, false for a
