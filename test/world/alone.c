@@ -14,15 +14,18 @@ void alone_open(void) {
     struct error e = {0};
     fibers_set_group(1);
     fibers_only(1);
-    if (engine_open(&engine,
-                    &(struct engine_params){.dir = world_model, .threads = 1, .cpu_level = alone_level() + 1, .kv = DT_F32, .context = CONTEXT}, &e))
+    if (engine_open(
+            &engine,
+            &(struct engine_params){
+                .dir = world_model, .threads = 1, .cpu_level = alone_level() + 1, .kv = DT_F32, .context = CONTEXT},
+            &e))
         world_fail("the engine of answers alone: %s", e.text);
     fibers_only(-1);
     fibers_set_group(0);
 }
 
-/* One answer in FRESH is computed from nothing. The others continue a session that only ever answered this user, which is
- * what the user's session would be without company, faults and deaths. */
+/* One answer in FRESH is computed from nothing. The others continue a session that only ever answered this user, which
+ * is what the user's session would be without company, faults and deaths. */
 static void answer(int user, const struct request *r, struct alone *out) {
     enum { FRESH = 4 };
     static struct session *session[USERS];

@@ -83,13 +83,12 @@ static void close_session(struct link *l) {
     n_sessions--;
 }
 
-/* Ends the turn that the user sees: the answer stays, as far as it came. */
+/* Ends the turn that the user sees: the answer stays as far as it came, perhaps empty. */
 static void end_answer(int u) {
     struct link *l = &link_of[u];
     struct chat *c = &world->user[u].chat;
     l->is_busy = false, l->stop_after = 0;
-    if (!l->answer.n && l->answer.is_partial) c->n--; /* an unanswered question */
-    else c->line[c->n++] = l->answer;
+    c->line[c->n++] = l->answer;
 }
 
 static void submit(int u, uint32_t number, int choice) {
@@ -101,7 +100,7 @@ static void submit(int u, uint32_t number, int choice) {
                         .max_tokens = 1 + choice % ANSWER,
                         .client = (uint64_t)u,
                         .n_shared = choice & 1 ? chats_start(c) : 0,
-                        .flags = choice & 2 ? REQ_EXACT_PREFIX_ONLY : 0,
+                        .flags = choice / 16 % 8 ? 0 : REQ_EXACT_PREFIX_ONLY,
                         .sampling = {.temperature = choice & 4 ? 0.9f : 0, .top_p = 0.95f, .seed = number % 7}};
     pause_faults();
     l->alone = *alone_answer(u, &r);
@@ -224,7 +223,7 @@ static void save(int u, bool later) {
     resume_faults();
     chats_try(p);
     const int rc = later ? store_save_later(&l->store, &app, &conv, &e) : store_save(&l->store, &app, &conv, &e);
-    if (rc) must_not_fail("store_save", &e);
+    if (rc) must_not_fail("store_save", &e), p->n_saved--; /* the old file stays */
     else if (later) p->is_queued = true;
     else chats_acknowledge(p);
     conversation_free(&conv);

@@ -12,20 +12,33 @@ static const struct {
 #define ACTION_ROW(name, weight, a, b, c) {#name, weight, {a, b, c}},
     ACTIONS(ACTION_ROW)};
 
+/* 0 .. most - 1, a small number as often as a large one. */
+static int argument(int most) {
+    enum { LARGE = 100 };
+    if (most > LARGE && fibers_random(2)) most = LARGE / 10;
+    return most ? (int)fibers_random((uint32_t)most) : 0;
+}
+
 void script_make(struct script *s, uint64_t seed, const char *gpus, int n) {
-    int weight[ACTION_KINDS], sum = 0;
+    int weight[ACTION_KINDS], sum = 0, user = 0;
+    static const int factor[] = {0, 1, 5};
     fibers_reseed(seed);
     for (int k = 0; k < ACTION_KINDS; k++) {
         const bool is_needed = k == ACT_ASK || k == ACT_EVENTS || k == ACT_HEAL;
-        weight[k] = is_needed || fibers_random(3) ? kinds[k].weight : 0;
+        weight[k] = kinds[k].weight * factor[is_needed ? 1 : fibers_random(3)];
         sum += weight[k];
     }
+    const int n_users = 2 + (int)fibers_random(USERS - 1);
     *s = (struct script){.seed = seed, .n = n < MOST_ACTIONS ? n : MOST_ACTIONS};
     snprintf(s->gpus, sizeof s->gpus, "%s", gpus);
     for (int i = 0; i < s->n; i++) {
         int at = (int)fibers_random((uint32_t)sum), k = 0, arg[3];
         while (at >= weight[k]) at -= weight[k++];
-        for (int j = 0; j < 3; j++) arg[j] = kinds[k].most[j] ? (int)fibers_random((uint32_t)kinds[k].most[j]) : 0;
+        for (int j = 0; j < 3; j++) arg[j] = argument(kinds[k].most[j]);
+        for (int j = 0; j < 2; j++)
+            if (kinds[k].most[j] == USERS) arg[j] %= n_users;
+        if (kinds[k].most[0] == USERS && fibers_random(3)) arg[0] = user; /* what one user does meets more often */
+        if (kinds[k].most[0] == USERS) user = arg[0];
         s->v[i] = (struct action){(uint32_t)i, (enum action_kind)k, arg[0], arg[1], arg[2]};
     }
 }

@@ -1,7 +1,7 @@
 #pragma once
 /* The script of a world: what its users, disks and clocks do, in order. Made from a seed, or read from a file: a line
- * `seed N`, and devices if there are any, then a line for each action with its number, name and arguments. The number also selects the choices that
- * fibers make during the action, so that a script with fewer lines is similar. */
+ * `seed N`, and devices if there are any, then a line for each action with its number, name and arguments. The number
+ * also selects the choices that fibers make during the action, so that a script with fewer lines is similar. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -46,7 +46,7 @@ struct script {
     int n;
     struct action v[MOST_ACTIONS];
 };
-/* Makes n actions. Some kinds are left out of each script, so that the others meet more often. */
+/* Makes n actions. Some kinds are left out of each script and some are frequent, so that few kinds meet often. */
 void script_make(struct script *s, uint64_t seed, const char *gpus, int n);
 int script_read(struct script *s, const char *path); /* 0, or the number of the line that is wrong */
 void script_write(const struct script *s, FILE *f);
