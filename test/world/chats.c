@@ -105,7 +105,10 @@ void chats_from_conversation(const struct conversation *conv, struct user *p) {
 }
 
 void chats_try(struct user *p) {
-    if (p->n_saved == VERSIONS) p->is_any = true, p->n_saved--;
+    if (p->n_saved == VERSIONS) { /* one of those between the first and the last */
+        p->is_any = true;
+        memmove(&p->saved[1], &p->saved[2], (size_t)(--p->n_saved - 1) * sizeof *p->saved);
+    }
     p->saved[p->n_saved++] = p->chat;
 }
 void chats_acknowledge(struct user *p) {

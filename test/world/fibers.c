@@ -56,11 +56,18 @@ static struct {
 
 /* --- Choices ---------------------------------------------------------------------------------- */
 
-void fibers_reseed(uint64_t seed) { state = seed * 0x9E3779B97F4A7C15ull + 88172645463325252ull; }
+static uint32_t switch_every = 3;    /* one point in this many lets another fiber run */
 uint32_t fibers_random(uint32_t n) { /* xorshift64* */
     if (!state) state = 1;
     state ^= state >> 12, state ^= state << 25, state ^= state >> 27;
     return (uint32_t)((state * 2685821657736338717ull) >> 33) % n;
+}
+
+void fibers_reseed(uint64_t seed) {
+    static const uint32_t every[] = {2, 3, 10, 40};
+    state = seed * 0x9E3779B97F4A7C15ull + 88172645463325252ull;
+    fibers_random(2);
+    switch_every = every[fibers_random(4)];
 }
 
 void fibers_only(int group) {
@@ -154,7 +161,7 @@ void fibers_point(void) {
         fibers_on_point();
         is_inside = false;
     }
-    if (n_fibers < 2 || fibers_random(SWITCH)) return;
+    if (n_fibers < 2 || fibers_random(switch_every)) return;
     current->until = -1;
     reschedule();
 }

@@ -90,6 +90,8 @@ static bool run_world(void) {
     return !failed;
 }
 
+enum { MOST_FAILED = 3 };
+
 int main(int argc, char **argv) {
     uint64_t first = 1, last = 1;
     int actions = 400, n_failed = 0;
@@ -126,7 +128,7 @@ int main(int argc, char **argv) {
         fibers_on_stuck = on_stuck;
         alone_open();
     }
-    for (uint64_t seed = first; seed <= last; seed++) {
+    for (uint64_t seed = first; seed <= last && n_failed < MOST_FAILED; seed++) {
         int bad = 0;
         if (script) bad = script_read(&world->script, script);
         else script_make(&world->script, seed, gpus, actions);
