@@ -131,3 +131,11 @@ struct levels check_levels(void) {
     if (d) closedir(d);
     return l;
 }
+
+void check_equal(const struct levels *before, const char *what) {
+    const struct levels after = check_levels();
+    if (after.allocations != before->allocations)
+        world_fail("%s leaves %ld allocations", what, after.allocations - before->allocations);
+    if (after.descriptors != before->descriptors)
+        world_fail("%s leaves %d descriptors", what, after.descriptors - before->descriptors);
+}

@@ -347,35 +347,47 @@ static bool act(const struct action *a) { /* true: the process ends in good orde
     case ACT_STALL: fibers_stall((uint32_t)a->a, (uint32_t)a->b); break;
     case ACT_KILL:
     case ACT_POWER: disk_kill_after((uint32_t)a->a, a->kind == ACT_POWER); break;
-    case ACT_RESTART: return true;
+    case ACT_RESTART: world->open_fault = a->a, world->open_kind = a->b; return true;
     default: break;
     }
     return false;
 }
 
-/* Opens the engine; an injected fault of an earlier process is over. */
-static void begin(void) {
-    struct error e = {0};
+static int open_engine(struct error *e) {
     static char kv_dir[320];
-    snprintf(kv_dir, sizeof kv_dir, "%s/kv", world->dir);
-    const uint64_t how = world->script.seed;
     static const enum exec_mode prefill[] = {PREFILL_CPU, PREFILL_SLP, PREFILL_BLEND, MODE_AUTO},
                                 decode[] = {DECODE_HYBRID, DECODE_DUAL, DECODE_CPU, MODE_AUTO};
+    const uint64_t how = world->script.seed;
     const bool has_gpus = *world->script.gpus;
-    if (engine_open(&engine,
-                    &(struct engine_params){.dir = world_model,
-                                            .threads = 1,
-                                            .cpu_level = alone_level() + 1,
-                                            .gpus = has_gpus ? world->script.gpus : NULL,
-                                            .prefill = has_gpus ? prefill[how % 4] : MODE_AUTO,
-                                            .decode = has_gpus ? decode[how / 4 % 4] : MODE_AUTO,
-                                            .kv = DT_F32,
-                                            .context = CONTEXT,
-                                            .kv_dir = how % 4 ? kv_dir : NULL,
-                                            .kv_limit = how % 8 < 2 ? 300000 : 8000000,
-                                            .draft = how % 3 ? DRAFT_NONE : DRAFT_LOOKUP},
-                    &e))
-        world_fail("engine_open: %s", e.text);
+    snprintf(kv_dir, sizeof kv_dir, "%s/kv", world->dir);
+    return engine_open(&engine,
+                       &(struct engine_params){.dir = world_model,
+                                               .threads = 1,
+                                               .cpu_level = alone_level() + 1,
+                                               .gpus = has_gpus ? world->script.gpus : NULL,
+                                               .prefill = has_gpus ? prefill[how % 4] : MODE_AUTO,
+                                               .decode = has_gpus ? decode[how / 4 % 4] : MODE_AUTO,
+                                               .kv = DT_F32,
+                                               .context = CONTEXT,
+                                               .kv_dir = how % 4 ? kv_dir : NULL,
+                                               .kv_limit = how % 8 < 2 ? 300000 : 8000000,
+                                               .draft = how % 3 ? DRAFT_NONE : DRAFT_LOOKUP},
+                       e);
+}
+
+/* Opens the engine, perhaps first with a fault, which must leave nothing open. */
+static void begin(void) {
+    struct error e = {0};
+    if (world->open_fault) {
+        const struct levels before = check_levels();
+        fault_set((enum fault_kind)world->open_kind, world->open_fault, false, false);
+        if (!open_engine(&e)) engine_close(&engine);
+        fault_set((enum fault_kind)world->open_kind, 0, false, false);
+        world->open_fault = 0;
+        check_equal(&before, "an engine that could not be opened");
+        e = (struct error){0};
+    }
+    if (open_engine(&e)) world_fail("engine_open: %s", e.text);
     app = (struct app){.info = engine_info(engine)};
     store_sweep();
     for (int u = 0; u < USERS; u++) world->user[u].is_queued = false; /* that saver has died */
@@ -418,10 +430,6 @@ bool people_live(void) {
     fibers_on_point = NULL;
     end();
     disk_forget();
-    const struct levels after = check_levels();
-    if (after.allocations != before.allocations)
-        world_fail("%ld allocations are left over", after.allocations - before.allocations);
-    if (after.descriptors != before.descriptors)
-        world_fail("%d descriptors are left over", after.descriptors - before.descriptors);
+    check_equal(&before, "a process that has ended");
     return !is_over;
 }

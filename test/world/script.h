@@ -29,7 +29,7 @@
     X(STALL, 4, 8, 200, 0)          /* thread, points */ \
     X(KILL, 2, 1500, 0, 0)          /* points until the process is killed */ \
     X(POWER, 2, 1500, 0, 0)         /* points until the machine loses power */ \
-    X(RESTART, 1, 0, 0, 0)          /* ends the process in good order, and starts it again */
+    X(RESTART, 1, 400, 6, 0)        /* ends in good order and opens again, first with a fault: nth call, kind */
 
 enum { USERS = 6 };
 #define ACTION_NAME(name, ...) ACT_##name,

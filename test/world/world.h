@@ -33,7 +33,8 @@ struct alone { /* what a session alone answers */
 };
 struct world {
     struct script script;
-    int next; /* action */
+    int next;                  /* action */
+    int open_fault, open_kind; /* the nth call of the kind fails when the next process opens; 0: none */
     struct user user[USERS];
     uint64_t n_events, n_points, n_answers, n_cut, n_forks, n_reused, n_loads, n_failed, n_deaths, n_disk, n_alone;
     uint64_t trace; /* hash of all that happened */
@@ -65,5 +66,6 @@ struct levels {
     int descriptors;
 };
 struct levels check_levels(void);
-void check_pause(void); /* allocations until check_resume() do not count */
+void check_equal(const struct levels *before, const char *what); /* fails if the levels are not those again */
+void check_pause(void);                                          /* allocations until check_resume() do not count */
 void check_resume(void);

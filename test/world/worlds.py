@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs simulated worlds and shrinks what fails to a short script.
 
-    worlds.py WORLD MODELS [--seeds A-B] [--model NAME] [--actions N] [--minutes M] [-j N] [--found] [--whole] [--replay FILE]
+    worlds.py WORLD MODELS [--seeds A-B] [--model NAME] [--gpus LIST] [--actions N] [--minutes M] [-j N] [--found] [--whole] [--replay FILE]
 
 --minutes runs new seeds, from the clock, on -j processes. A failure is printed with a script of as few actions as show it,
 and with the command that replays that. Exits 1 on any."""
@@ -17,11 +17,15 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PART = 20  # seeds of one process
+# At this level emulated devices have the CPU's bits, whatever reads a prompt (as alone_level() in alone.c).
+LEVEL = "avx2" if re.search(r"\bavx2\b", open("/proc/cpuinfo", encoding="utf-8").read()) else "scalar"
+DEVICES = ["emu:1", "emu:2", "emu:1,mem=1600K", "emu:2,fail=die:3000@1", "emu:1,fail=copy:700", "emu:2,fail=launch:2000", "emu:1,fail=alloc:90", "emu:1,fail=die:500"]
 p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 p.add_argument("world")
 p.add_argument("models")
 p.add_argument("--seeds")
 p.add_argument("--model", action="append")
+p.add_argument("--gpus", action="append", default=[], help="also with these devices; --minutes: with all of a list")
 p.add_argument("--actions", type=int, default=400)
 p.add_argument("--minutes", type=float)
 p.add_argument("-j", type=int, default=1)
@@ -40,15 +44,19 @@ def call(model, where, *arguments):
     return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace").stdout
 
 
+def devices(gpus):
+    return ["--gpus", f"{gpus},cpu={LEVEL}"] if gpus else []
+
+
 def failure(text):
     """Returns what the first FAIL line says, without numbers: shrinking must not slip to another defect."""
     found = re.search(r"^FAIL seed \d+, action \d+: (.*)$", text, re.M)
     return found and re.sub(r"\d+", "N", found.group(1))[:60]
 
 
-def shrink(model, seed, where):
+def shrink(model, gpus, seed, where):
     """Removes actions as long as the same failure remains. Returns the script."""
-    lines = call(model, where, "--print", "--seeds", str(seed), "--actions", str(a.actions)).splitlines()
+    lines = call(model, where, "--print", *devices(gpus), "--seeds", str(seed), "--actions", str(a.actions)).splitlines()
     head, actions = lines[0], lines[1:]
     path = os.path.join(scratch, where + ".script")
 
@@ -78,7 +86,7 @@ def shrink(model, seed, where):
     return path
 
 
-def take(model, text, where):
+def take(model, gpus, text, where):
     """Adds up the counts of one process and reports its failures."""
     with lock:
         for number, name in re.findall(r"(\d+) ([a-z ]+?)(?:,|$)", text.splitlines()[-1] if text.strip() else ""):
@@ -88,28 +96,30 @@ def take(model, text, where):
         print(text)
     for line in re.findall(r"^FAIL .*$", text, re.M):
         seed = re.search(r"seed (\d+)", line).group(1)
-        script = None if a.whole or len(failures) > 2 else shrink(model, seed, where)
+        script = None if a.whole or len(failures) > 2 else shrink(model, gpus, seed, where)
         with lock:
             failures.append(line)
-            print(f"model {model}: {line}", flush=True)
+            print(f"model {model} {gpus}: {line}", flush=True)
             if script:
                 kept = os.path.join(tempfile.gettempdir(), f"world-{model}-{seed}.script")
                 shutil.copy(script, kept)
                 print(f"shrunk to {kept}:\n{open(kept, encoding='utf-8').read()}", flush=True)
                 print(f"    {sys.argv[0]} {a.world} {a.models} --model {model} --replay {kept}", flush=True)
             else:
-                print(f"    {sys.argv[0]} {a.world} {a.models} --model {model} --seeds {seed} --actions {a.actions}", flush=True)
+                print(f"    {sys.argv[0]} {a.world} {a.models} --model {model} {f'--gpus {gpus} ' if gpus else ''}--seeds {seed} --actions {a.actions}", flush=True)
 
 
-def run(model, first, last, where):
-    take(model, call(model, where, "--seeds", f"{first}-{last}", "--actions", str(a.actions)), where)
+def run(model, gpus, first, last, where):
+    take(model, gpus, call(model, where, *devices(gpus), "--seeds", f"{first}-{last}", "--actions", str(a.actions)), where)
 
 
 def new_seeds(worker, begin, until):
     at = begin + worker * PART
     while time.monotonic() < until and len(failures) < 3:
         for model in models:
-            run(model, at, at + PART - 1, f"w{worker}")
+            run(model, "", at, at + PART - 1, f"w{worker}")
+        gpus = DEVICES[at // PART % len(DEVICES)]
+        run("rows", gpus, at, at + PART // 10 - 1, f"w{worker}")
         at += a.j * PART
 
 
@@ -128,13 +138,14 @@ def main():
     if a.seeds:
         first, _, last = a.seeds.partition("-")
         for model in models:
-            run(model, int(first), int(last or first), "w")
+            for gpus in a.gpus or [""]:
+                run(model, gpus, int(first), int(last or first), "w")
     if a.found:
         for line in open(os.path.join(HERE, "found.txt"), encoding="utf-8"):
             words = line.split()
             if words and words[0] != "#":
                 a.actions = int(words[2])
-                run(words[0], words[1], words[1], "w")
+                run(words[0], words[3] if words[3] != "-" else "", words[1], words[1], "w")
     traces = [re.findall(r"^trace .*$", call(models[0], "w", "--seeds", "3", "--actions", "100", "--trace"), re.M) for _ in range(2)]
     if traces[0] != traces[1] or (not traces[0] and not failures):
         failures.append(f"the same seed gives two worlds: {traces}")
