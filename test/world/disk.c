@@ -9,6 +9,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "engine/kv/kv_cache.h"
 #include "test/world/fibers.h"
 
 bool fibers_event_add(int fd, const void *from);
@@ -179,3 +180,36 @@ size_t __wrap_mem_available(void);
 size_t __wrap_mem_available(void) { return (size_t)1 << 32; }
 pid_t __wrap_getpid(void);
 pid_t __wrap_getpid(void) { return 4711; }
+
+/* --- Calls of the KV cache, between which another thread may run ------------------------------- */
+
+ssize_t __real_pwrite(int fd, const void *from, size_t n, off_t at);
+ssize_t __wrap_pwrite(int fd, const void *from, size_t n, off_t at);
+ssize_t __wrap_pwrite(int fd, const void *from, size_t n, off_t at) {
+    fibers_point();
+    return __real_pwrite(fd, from, n, at);
+}
+ssize_t __real_pread(int fd, void *to, size_t n, off_t at);
+ssize_t __wrap_pread(int fd, void *to, size_t n, off_t at);
+ssize_t __wrap_pread(int fd, void *to, size_t n, off_t at) {
+    fibers_point();
+    return __real_pread(fd, to, n, at);
+}
+void *__real_mmap(void *at, size_t n, int may, int flags, int fd, off_t from);
+void *__wrap_mmap(void *at, size_t n, int may, int flags, int fd, off_t from);
+void *__wrap_mmap(void *at, size_t n, int may, int flags, int fd, off_t from) {
+    fibers_point();
+    return __real_mmap(at, n, may, flags, fd, from);
+}
+int __real_kv_commit(struct kv *kv, int end, struct error *e);
+int __wrap_kv_commit(struct kv *kv, int end, struct error *e);
+int __wrap_kv_commit(struct kv *kv, int end, struct error *e) {
+    fibers_point();
+    return __real_kv_commit(kv, end, e);
+}
+struct kv_state_step __real_kv_state_begin(struct kv *kv, int pos, int n, int mark);
+struct kv_state_step __wrap_kv_state_begin(struct kv *kv, int pos, int n, int mark);
+struct kv_state_step __wrap_kv_state_begin(struct kv *kv, int pos, int n, int mark) {
+    fibers_point();
+    return __real_kv_state_begin(kv, pos, n, mark);
+}

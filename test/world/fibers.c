@@ -190,6 +190,8 @@ void fibers_describe(void) {
                    names[fiber[i]->wait], (void *)fiber[i]->what);
 }
 
+void *__real_mmap(void *at, size_t n, int may, int flags, int fd, off_t from);
+
 /* --- Threads ---------------------------------------------------------------------------------- */
 
 static struct fiber *add_fiber(void) {
@@ -216,7 +218,8 @@ int __wrap_pthread_create(pthread_t *t, const pthread_attr_t *attr, void *(*fn)(
     struct fiber *f = add_fiber();
     void *stack = f->stack;
     if (!stack)
-        stack = mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        stack =
+            __real_mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (stack == MAP_FAILED) return EAGAIN;
     *f = (struct fiber){.stack = stack, .until = -1, .group = new_group, .fn = fn, .arg = arg};
     getcontext(&f->context);
