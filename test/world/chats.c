@@ -7,7 +7,7 @@ static const char NO_RESULT[] = "[no result: the chat ended before this call did
 char chats_byte(int token) { return (char)('0' + token); }
 static int32_t token_of(char byte) { return (int32_t)((unsigned char)byte + VOCAB - '0') % VOCAB; }
 
-int chats_start(const struct chat *c) { return c->start % 3 ? 18 : 70; }
+int chats_start(const struct chat *c) { return c->start % 2 ? 18 : 70; }
 
 void chats_add(struct chat *c, int role, int which) {
     struct line *l = &c->line[c->n++];
@@ -17,7 +17,7 @@ void chats_add(struct chat *c, int role, int which) {
 
 int chats_tokens(const struct chat *c, int32_t *out) {
     int n = chats_start(c);
-    for (int i = 0; i < n; i++) out[i] = (c->start % 3 * 31 + i * 37 + 5) % AS_USER;
+    for (int i = 0; i < n; i++) out[i] = (c->start % 2 * 31 + i * 37 + 5) % AS_USER;
     for (int i = 0; i < c->n; i++) {
         out[n++] = c->line[i].role;
         for (int k = 0; k < c->line[i].n; k++) out[n++] = token_of(c->line[i].text[k]);

@@ -59,6 +59,24 @@ static void check_prefix(const struct engine *eng, const struct session *s) {
     if (exact != p->exact_end) world_fail("a prefix is exact up to %d, not %d", exact, p->exact_end);
 }
 
+/* The memory of devices: classes add up, and a prefill has given back what it borrowed. */
+static void check_devices(struct engine *eng) {
+    struct gpu_set *set = eng->machine.gpus;
+    for (int i = 0; set && i < set->n; i++) {
+        struct ledger *l = &set->ledger[i];
+        size_t n = 0;
+        if (l->is_locked || l->n_retired) world_fail("device %d: the ledger of an idle engine is locked", i);
+        if (ledger_bytes(l, 1u << LEDGER_STREAMED)) world_fail("device %d: slots of a prefill are left", i);
+        for (int k = 0; k < LEDGER_CLASSES; k++) {
+            n += l->bytes[k];
+            if (!l->bytes[k] != !l->n[k]) world_fail("device %d: %zu entries of %zu bytes", i, l->n[k], l->bytes[k]);
+        }
+        if (n != ledger_bytes(l, (1u << LEDGER_CLASSES) - 1)) world_fail("device %d: classes do not add up", i);
+        if (!set->is_lost && n + gpu_mem_free(set->gpu[i]) > gpu_info(set->gpu[i])->mem)
+            world_fail("device %d: the ledger holds more than the device", i);
+    }
+}
+
 /* The engine thread may still free what the last turn left: it comes to rest first. */
 void check_idle(struct engine *eng) {
     enum { PATIENCE = 100000 };
@@ -72,6 +90,7 @@ void check_idle(struct engine *eng) {
         if (s->hold != HOLD_NONE || s->n_borrowers) world_fail("an idle engine holds a session");
         check_prefix(eng, s);
     }
+    check_devices(eng);
     if (!eng->sessions && !eng->kv_disk && engine_shared_bytes(eng))
         world_fail("%llu bytes of KV memory are left without sessions", (unsigned long long)engine_shared_bytes(eng));
 }

@@ -28,7 +28,7 @@ void script_make(struct script *s, uint64_t seed, const char *gpus, int n) {
         weight[k] = kinds[k].weight * factor[is_needed ? 1 : fibers_random(3)];
         sum += weight[k];
     }
-    const int n_users = 2 + (int)fibers_random(USERS - 1);
+    const int n_users = 2 + (int)fibers_random(USERS - 1), n_texts = 1 << fibers_random(5);
     *s = (struct script){.seed = seed, .n = n < MOST_ACTIONS ? n : MOST_ACTIONS};
     snprintf(s->gpus, sizeof s->gpus, "%s", gpus);
     for (int i = 0; i < s->n; i++) {
@@ -37,6 +37,7 @@ void script_make(struct script *s, uint64_t seed, const char *gpus, int n) {
         for (int j = 0; j < 3; j++) arg[j] = argument(kinds[k].most[j]);
         for (int j = 0; j < 2; j++)
             if (kinds[k].most[j] == USERS) arg[j] %= n_users;
+            else if (k == ACT_ASK) arg[j] %= n_texts; /* few questions: several users have the same chat */
         if (kinds[k].most[0] == USERS && fibers_random(3)) arg[0] = user; /* what one user does meets more often */
         if (kinds[k].most[0] == USERS) user = arg[0];
         s->v[i] = (struct action){(uint32_t)i, (enum action_kind)k, arg[0], arg[1], arg[2]};
