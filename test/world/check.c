@@ -1,5 +1,6 @@
 /* Invariants of the engine's state, and what a process must give back. */
 #include <dirent.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -93,6 +94,16 @@ void check_idle(struct engine *eng) {
     check_devices(eng);
     if (!eng->sessions && !eng->kv_disk && engine_shared_bytes(eng))
         world_fail("%llu bytes of KV memory are left without sessions", (unsigned long long)engine_shared_bytes(eng));
+}
+
+void check_files(const char *what) {
+    char path[400];
+    snprintf(path, sizeof path, "%s/.local/share/hearth/sessions", world->dir);
+    DIR *d = opendir(path);
+    for (const struct dirent *it; d && (it = readdir(d));)
+        if (*it->d_name != '.' && (strlen(it->d_name) < 5 || strcmp(it->d_name + strlen(it->d_name) - 5, ".json")))
+            world_fail("%s leaves the file %s", what, it->d_name);
+    if (d) closedir(d);
 }
 
 /* --- What a process gives back ---------------------------------------------------------------- */

@@ -5,14 +5,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "engine/kv/kv_cache.h"
 #include "test/world/fibers.h"
-
-bool fibers_event_add(int fd, const void *from);
 
 enum { MOST_FILES = 32, MOST_NAMES = 32, FIRST_FD = 500 };
 /* Files with data that no fsync has made safe, oldest first. */
@@ -171,11 +170,16 @@ int __real_flock(int fd, int how);
 int __wrap_flock(int fd, int how) { /* the lock's other owner may be a fiber: never block the process */
     fibers_point();
     for (;;) {
-        const int rc = __real_flock(fd, how | 4 /* LOCK_NB */);
-        if (!rc || how & 4 || errno != EWOULDBLOCK) return rc;
+        const int rc = __real_flock(fd, how | LOCK_NB);
+        if (!rc || how & LOCK_NB || errno != EWOULDBLOCK) return rc;
         fibers_point();
     }
 }
+struct huge_pages;
+bool __wrap_huge_pages_advance(struct huge_pages *l);
+bool __wrap_huge_pages_advance(struct huge_pages *l) {
+    return false;
+} /* reads /proc, and would take a tenth of the time */
 size_t __wrap_mem_available(void);
 size_t __wrap_mem_available(void) { return (size_t)1 << 32; }
 pid_t __wrap_getpid(void);

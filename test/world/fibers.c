@@ -382,7 +382,6 @@ ssize_t __wrap_read(int fd, void *to, size_t n) {
     event_fds[fd].count = 0;
     return 8;
 }
-bool fibers_event_add(int fd, const void *from); /* for write() in disk.c: whether fd is an eventfd */
 bool fibers_event_add(int fd, const void *from) {
     uint64_t n;
     if (fd < 0 || fd >= MAX_FD || !event_fds[fd].is_used) return false;

@@ -17,6 +17,7 @@ void fibers_only(int group);
 void fibers_set_group(int group);
 bool fibers_sleep_all(void); /* whether all fibers but the caller wait for something that has not come */
 bool fibers_is_locked(const void *mutex);
+bool fibers_event_add(int fd, const void *from); /* a write() to fd, if that is an eventfd */
 
 void fibers_jump(double monotonic_s, double real_s); /* moves the clocks: the second one may go back */
 void fibers_stall(uint32_t which, uint32_t points);  /* another fiber gets no CPU for that many points */

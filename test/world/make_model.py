@@ -9,8 +9,8 @@ import models  # noqa: E402
 
 SMALL = {"vocab_size": 72, "hidden_size": 32, "max_position_embeddings": 256, "rms_norm_eps": 1e-6, "hidden_act": "silu", "eos_token_id": 70}
 MODELS = {
-    # A row of keys has 512 bytes in float32, so that chunks of 12 rows begin and end inside pages
-    "rows": {**SMALL, "model_type": "llama", "num_hidden_layers": 2, "intermediate_size": 32, "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 128,
+    # A row of keys has 256 bytes in float32, so that chunks of 20 rows begin and end inside pages
+    "rows": {**SMALL, "model_type": "llama", "num_hidden_layers": 2, "intermediate_size": 32, "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 64,
              "rope_theta": 10000},
     # Recurrent states beside rows: a batch resumes from a state that an earlier one left
     "states": {**SMALL, "model_type": "qwen3_5_text", "num_hidden_layers": 2, "intermediate_size": 32, "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 64,

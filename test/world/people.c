@@ -47,6 +47,7 @@ static void resume_faults(void) {
         if (fault_nth[k]) fault_set((enum fault_kind)k, fault_nth[k], fault_lasts[k], false);
 }
 static void finish_saves(void);
+
 static void heal(void) {
     finish_saves(); /* an error of a save until now is one of these faults */
     pause_faults();
@@ -390,6 +391,7 @@ static void begin(void) {
     if (open_engine(&e)) world_fail("engine_open: %s", e.text);
     app = (struct app){.info = engine_info(engine)};
     store_sweep();
+    check_files("the sweep after a start");
     for (int u = 0; u < USERS; u++) world->user[u].is_queued = false; /* that saver has died */
     for (int u = 0; u < USERS; u++) {
         link_of[u] = (struct link){0};
@@ -431,5 +433,6 @@ bool people_live(void) {
     end();
     disk_forget();
     check_equal(&before, "a process that has ended");
+    check_files("a process that has ended");
     return !is_over;
 }

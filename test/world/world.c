@@ -121,7 +121,7 @@ int main(int argc, char **argv) {
     setvbuf(stdout, NULL, _IOFBF, 1 << 16);
     report_set_quiet(true);
     log_set(log_to_trace, NULL, LOG_INFO);
-    test_limits_set(TEST_LIMIT_PREFILL_ROWS, 12);
+    test_limits_set(TEST_LIMIT_PREFILL_ROWS, 20);
     test_limits_set(TEST_LIMIT_KV_DISK_MIN_US, 1);
     disk_open(world->dir);
     if (!prints) {

@@ -61,6 +61,7 @@ bool people_live(void);
 /* check.c */
 void check_engine(struct engine *eng, int n_sessions); /* what holds whenever no thread has the lock */
 void check_idle(struct engine *eng);                   /* what also holds when nothing is left to do */
+void check_files(const char *what);                    /* of saved chats: whole ones, without locks */
 struct levels {
     long allocations;
     int descriptors;
