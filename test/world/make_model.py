@@ -12,6 +12,9 @@ MODELS = {
     # A row of keys has 256 bytes in float32, so that chunks of 20 rows begin and end inside pages
     "rows": {**SMALL, "model_type": "llama", "num_hidden_layers": 2, "intermediate_size": 32, "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 64,
              "rope_theta": 10000},
+    # Experts that move to devices and in paged batches
+    "experts": {**SMALL, "model_type": "qwen3_moe", "num_hidden_layers": 2, "intermediate_size": 32, "moe_intermediate_size": 32, "num_attention_heads": 1,
+                "num_key_value_heads": 1, "head_dim": 64, "num_experts": 4, "num_experts_per_tok": 2, "norm_topk_prob": True, "rope_theta": 10000},
     # Recurrent states beside rows: a batch resumes from a state that an earlier one left
     "states": {**SMALL, "model_type": "qwen3_5_text", "num_hidden_layers": 2, "intermediate_size": 32, "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 64,
                "rope_parameters": {"rope_type": "default", "rope_theta": 10000, "partial_rotary_factor": 0.5, "mrope_section": [4, 6, 6], "mrope_interleaved": True},

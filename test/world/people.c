@@ -237,10 +237,10 @@ static void load(int u) {
     struct error e = {0};
     char name[8];
     if (l->is_busy) return;
-    finish_saves();
-    close_store(l);
+    close_store(l); /* what was queued is on disk now */
     snprintf(name, sizeof name, "user%d", u);
     const int rc = store_open(&l->store, &app, name, STORE_LOAD, &conv, &e);
+    finish_saves();
     world->n_loads++;
     pause_faults();
     if (!rc && !chats_may_hold(p, &conv)) world_fail("%s holds a version that nobody saved, or an older one", name);
@@ -276,6 +276,7 @@ static void ask(int u, int question, uint32_t number) {
     struct chat *c = &world->user[u].chat;
     if (link_of[u].is_busy) return;
     if (chats_is_long(c)) c->n = 0;
+    if (c->n && c->line[c->n - 1].has_call) chats_add(c, AS_TOOL, 0); /* as a chat that gives up waiting */
     chats_add(c, AS_USER, question);
     submit(u, number, question + (int)(number * 2654435761u >> 20));
 }
@@ -309,13 +310,23 @@ static void leave(int u) {
     close_session(l);
     if (l->is_busy) end_answer(u);
 }
+/* The last answer calls a tool. The result comes at once, or with a later action: a process may die in between. */
 static void use_tool(int u, int result, uint32_t number) {
     struct chat *c = &world->user[u].chat;
     if (link_of[u].is_busy || !c->n || c->line[c->n - 1].role != AS_MODEL || c->line[c->n - 1].is_partial) return;
     if (chats_is_long(c)) return;
+    const bool is_first = !c->line[c->n - 1].has_call;
     c->line[c->n - 1].has_call = true;
+    if (is_first && result % 2) return;
     chats_add(c, AS_TOOL, result);
     submit(u, number, (int)(number * 2654435761u >> 20));
+}
+
+static void batch(int question, uint32_t number) {
+    const struct announced_load load = {.n_prompts = USERS, .prompt_tokens = 60, .answer_tokens = ANSWER / 2.0};
+    const int at_once = engine_announce(engine, &load), most = at_once ? at_once : USERS;
+    for (int u = 0; u < USERS && u < most; u++) ask(u, question + u, number);
+    if (at_once) engine_announce(engine, NULL);
 }
 
 static bool act(const struct action *a) { /* true: the process ends in good order */
@@ -333,9 +344,7 @@ static bool act(const struct action *a) { /* true: the process ends in good orde
         if (!link_of[u].is_busy) world->user[u].chat.n = 0;
         break;
     case ACT_TOOL: use_tool(u, a->b, a->number); break;
-    case ACT_BATCH:
-        for (int i = 0; i < USERS; i++) ask(i, a->a, a->number);
-        break;
+    case ACT_BATCH: batch(a->a, a->number); break;
     case ACT_EVENTS: take_events(a->a + 1); break;
     case ACT_DRAIN: drain(); break;
     case ACT_SAVE: save(u, false); break;
@@ -357,9 +366,9 @@ static bool act(const struct action *a) { /* true: the process ends in good orde
 static int open_engine(struct error *e) {
     static char kv_dir[320];
     static const enum exec_mode prefill[] = {PREFILL_CPU, PREFILL_SLP, PREFILL_BLEND, MODE_AUTO},
-                                decode[] = {DECODE_HYBRID, DECODE_DUAL, DECODE_CPU, MODE_AUTO};
+                                decode[] = {DECODE_HYBRID, DECODE_DUAL, DECODE_CPU, MODE_AUTO, DECODE_PAGED};
     const uint64_t how = world->script.seed;
-    const bool has_gpus = *world->script.gpus;
+    const bool has_gpus = *world->script.gpus, is_paged = has_gpus && decode[how / 4 % 5] == DECODE_PAGED;
     snprintf(kv_dir, sizeof kv_dir, "%s/kv", world->dir);
     return engine_open(&engine,
                        &(struct engine_params){.dir = world_model,
@@ -367,12 +376,12 @@ static int open_engine(struct error *e) {
                                                .cpu_level = alone_level() + 1,
                                                .gpus = has_gpus ? world->script.gpus : NULL,
                                                .prefill = has_gpus ? prefill[how % 4] : MODE_AUTO,
-                                               .decode = has_gpus ? decode[how / 4 % 4] : MODE_AUTO,
+                                               .decode = has_gpus ? decode[how / 4 % 5] : MODE_AUTO,
                                                .kv = DT_F32,
                                                .context = CONTEXT,
                                                .kv_dir = how % 4 ? kv_dir : NULL,
                                                .kv_limit = how % 8 < 2 ? 300000 : 8000000,
-                                               .draft = how % 3 ? DRAFT_NONE : DRAFT_LOOKUP},
+                                               .draft = how % 3 || is_paged ? DRAFT_NONE : DRAFT_LOOKUP},
                        e);
 }
 

@@ -33,7 +33,7 @@ p.add_argument("--whole", action="store_true", help="do not shrink")
 p.add_argument("--found", action="store_true", help="run the seeds of found.txt, too")
 p.add_argument("--replay", metavar="FILE")
 a = p.parse_args()
-models = a.model or ["rows", "states"]
+models = a.model or ["rows", "states"]  # "experts" are for devices
 scratch = tempfile.mkdtemp(prefix="hearth-world-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
 lock = threading.Lock()
 counts, failures = {}, []
@@ -119,7 +119,7 @@ def new_seeds(worker, begin, until):
         for model in models:
             run(model, "", at, at + PART - 1, f"w{worker}")
         gpus = DEVICES[at // PART % len(DEVICES)]
-        run("rows", gpus, at, at + PART // 10 - 1, f"w{worker}")
+        run("experts", gpus, at, at + PART // 10 - 1, f"w{worker}")
         at += a.j * PART
 
 
