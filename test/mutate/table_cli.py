@@ -100,7 +100,7 @@ change("until-logprobs", "log probabilities of a stop string are sent", "e2e_ser
 change("until-usage", "tokens after a stop string count as the answer's", "e2e_serve", ("cli/turn/turn.c", "if (t->n_until_stop) t->stats.answer_tokens = t->n_until_stop;", ""))
 change("cut-character", "an answer that is cut within a character ends with a part of it", "e2e_remote", ("cli/turn/turn.c", "if (t->reason != DONE_STOP && !t->failed) t->decoder.n_held = 0;", ""))
 change("cut-replayed", "/continue loses the beginning of a character", "e2e_remote", ("cli/turn/turn.c", "if (!rc && !p->is_cut) rc", "if (!rc) rc"))
-change("calls-killed", "calls of a killed chat never get a result", "e2e_tools", ("cli/saved/store.c", 'if (!rc && conversation_complete_calls(conv, "[no result: the chat ended before this call did]"))', "if (0)"))
+change("calls-killed", "calls of a killed chat never get a result", "e2e_tools; world_seeds", ("cli/saved/store.c", 'if (!rc && conversation_complete_calls(conv, "[no result: the chat ended before this call did]"))', "if (0)"))
 change("remote-full", "an answer that a server cuts before -n is reached exits with 0", "e2e_remote", ("cli/remote/remote_request.c", "        c->reason = reason_of_end(c);\n", ""))
 change("attached-ids", "an attached chat cannot continue an answer within its thinking", "e2e_attached", ("cli/server/serve_stream.c", "    if (x->request.markup && !c->finished) put_ids(x, c, settled);\n", ""))
 change("attached-held", "ids go to an attached chat before all of their text does", "e2e_attached", ("cli/server/serve_stream.c", "put_ids(x, c, settled);", "put_ids(x, c, true);"))
@@ -156,7 +156,7 @@ change("filter-c1", "8-bit control sequences reach the terminal", "unit_filter; 
 change("store-checksum", "a damaged chat is opened", "e2e_store", ("cli/saved/store.c", "if (memcmp(want, data, HEAD_BYTES))", "if (0)"))
 change("store-lock", "two programs write one chat", "e2e_store", ("cli/saved/store.c", "if (flock(fd, LOCK_EX | LOCK_NB))", "if (0)"))
 change("save-blocks", "the terminal waits for the disk", "e2e_slow_disk", ("cli/chat/chat_session.c", "rc = store_save_later(", "rc = store_save("))
-change("save-close", "a chat is closed before it is saved", "e2e_slow_disk", ("cli/saved/store.c", "if (s->lock) saver_wait();", ""))
+change("save-close", "a chat is closed before it is saved", "e2e_slow_disk; world_seeds", ("cli/saved/store.c", "if (s->lock) saver_wait();", ""))
 change("save-said", "a chat is reported as saved before it is", "e2e_slow_disk", ("cli/chat/command_session.c", "saver_wait();", ""))
 change("save-unsaid", "a failed save is not reported", "e2e_repl", ("cli/chat/repl.c", "    chat_session_report_unsaved();\n    if (r->on_screen", "    if (r->on_screen"))
 change("token-without-text", "a token id without text ends an answer without an error", "e2e_faults", ("cli/turn/turn.c", "t->text_error = rc == ERR_MEMORY ? rc : ERR_MODEL;", "t->text_error = rc == ERR_MEMORY ? rc : 0;"))
@@ -444,3 +444,9 @@ change("count-plural", "one token is 1 tokens", "e2e_commands", ("cli/terminal/a
 change("regen-greedy", "/regen at temperature 0 says nothing", "e2e_commands", ("cli/chat/command_conversation.c", "if (s.temperature <= 0) screen_print", "if (0) screen_print"))
 change("think-limit-stop", "an answer may end where its thinking must be closed", "e2e_thinking", ("cli/turn/think_limit.c", "->is_ending ? FILTER_OPEN : FILTER_COMPLETE", "->is_ending ? FILTER_COMPLETE : FILTER_COMPLETE"))
 change("think-limit-count", "thinking goes on for one token after its limit", "e2e_thinking", ("cli/turn/think_limit.c", "++t->n_thought >= t->limit", "++t->n_thought > t->limit"))
+
+# --- found by simulated worlds ------------------------------------------------------------------------------------------------
+
+change("world-saver-early", "the saver counts a chat as written before it is", "world_seeds", ("cli/saved/saver.c", "        state.first = j->next;\n        pthread_mutex_unlock(&lock);", "        state.first = j->next;\n        atomic_fetch_sub(&n_unwritten, 1);\n        pthread_mutex_unlock(&lock);"), ("cli/saved/saver.c", "        atomic_fetch_sub(&n_unwritten, 1);\n        if (rc) sig_wake();", "        if (rc) sig_wake();"))
+change("world-saver-wake", "a queued chat does not wake the saver", "world_seeds", ("cli/saved/saver.c", "    *at = j;\n    pthread_cond_broadcast(&jobs_changed);", "    *at = j;"))
+change("world-lock-file", "a closed chat keeps its lock's descriptor", "world_seeds", ("cli/saved/store.c", "    close(*lock - 1);\n    *lock = 0;", "    *lock = 0;"))

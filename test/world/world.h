@@ -4,7 +4,7 @@
 #include "engine/engine.h"
 #include "test/world/script.h"
 
-enum { MESSAGES = 16, TEXT = 64, ANSWER = 12, CONTEXT = 256, VERSIONS = 8, MEMO = 1 << 14 };
+enum { MESSAGES = 32, TEXT = 64, ANSWER = 12, CONTEXT = 256, VERSIONS = 8, MEMO = 1 << 14 };
 enum { AS_USER = 64, AS_MODEL, AS_TOOL, END_ID = 70, VOCAB = 72 }; /* tokens that texts do not have, but answers */
 
 /* What a user sees. A text has a byte for each token. */

@@ -30,7 +30,7 @@ p.add_argument("--actions", type=int, default=400)
 p.add_argument("--minutes", type=float)
 p.add_argument("-j", type=int, default=1)
 p.add_argument("--whole", action="store_true", help="do not shrink")
-p.add_argument("--found", action="store_true", help="run the seeds of found.txt, too")
+p.add_argument("--found", action="store_true", help="run the scripts of found/, too")
 p.add_argument("--replay", metavar="FILE")
 a = p.parse_args()
 models = a.model or ["rows", "states"]  # "experts" are for devices
@@ -86,7 +86,7 @@ def shrink(model, gpus, seed, where):
     return path
 
 
-def take(model, gpus, text, where):
+def take(model, gpus, text, where, script=None):
     """Adds up the counts of one process and reports its failures."""
     with lock:
         for number, name in re.findall(r"(\d+) ([a-z ]+?)(?:,|$)", text.splitlines()[-1] if text.strip() else ""):
@@ -96,16 +96,16 @@ def take(model, gpus, text, where):
         print(text)
     for line in re.findall(r"^FAIL .*$", text, re.M):
         seed = re.search(r"seed (\d+)", line).group(1)
-        script = None if a.whole or len(failures) > 2 else shrink(model, gpus, seed, where)
+        shrunk = None if script or a.whole or len(failures) > 2 else shrink(model, gpus, seed, where)
         with lock:
             failures.append(line)
-            print(f"model {model} {gpus}: {line}", flush=True)
-            if script:
+            print(f"model {model} {gpus or script or ''}: {line}", flush=True)
+            if shrunk:
                 kept = os.path.join(tempfile.gettempdir(), f"world-{model}-{seed}.script")
-                shutil.copy(script, kept)
+                shutil.copy(shrunk, kept)
                 print(f"shrunk to {kept}:\n{open(kept, encoding='utf-8').read()}", flush=True)
                 print(f"    {sys.argv[0]} {a.world} {a.models} --model {model} --replay {kept}", flush=True)
-            else:
+            elif not script:
                 print(f"    {sys.argv[0]} {a.world} {a.models} --model {model} {f'--gpus {gpus} ' if gpus else ''}--seeds {seed} --actions {a.actions}", flush=True)
 
 
@@ -141,11 +141,10 @@ def main():
             for gpus in a.gpus or [""]:
                 run(model, gpus, int(first), int(last or first), "w")
     if a.found:
-        for line in open(os.path.join(HERE, "found.txt"), encoding="utf-8"):
-            words = line.split()
-            if words and words[0] != "#":
-                a.actions = int(words[2])
-                run(words[0], words[3] if words[3] != "-" else "", words[1], words[1], "w")
+        for name in sorted(os.listdir(os.path.join(HERE, "found"))):
+            path = os.path.join(HERE, "found", name)
+            model = re.search(r"^# model (\w+)", open(path, encoding="utf-8").read(), re.M).group(1)
+            take(model, "", call(model, "w", "--script", path), "w", path)
     traces = [re.findall(r"^trace .*$", call(models[0], "w", "--seeds", "3", "--actions", "100", "--trace"), re.M) for _ in range(2)]
     if traces[0] != traces[1] or (not traces[0] and not failures):
         failures.append(f"the same seed gives two worlds: {traces}")
