@@ -1,12 +1,9 @@
 /* What users do with one process of hearth, and what they must see. The engine, its sessions and the saved
  * conversations are the program's own. */
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/fault.h"
-#include "base/mem.h"
-#include "base/test_limits.h"
 #include "cli/saved/saver.h"
 #include "cli/saved/store.h"
 #include "test/world/chats.h"
