@@ -45,8 +45,8 @@ struct gemm {
 };
 
 extern const struct gemm gemm_scalar, gemm_avx2, gemm_avx512, gemm_avx512bf16, gemm_amx, gemm_amx_skinny_bf16,
-    gemm_amx_wide, gemm_skinny, gemm_skinny_bf16, gemm_int16_avx2, gemm_int16_avxvnni, gemm_int8,
-    gemm_int8_avx2, gemm_int8_avxvnni;
+    gemm_amx_wide, gemm_skinny, gemm_skinny_bf16, gemm_int16_avx2, gemm_int16_avxvnni, gemm_int8, gemm_int8_avx2,
+    gemm_int8_avxvnni;
 
 /* Returns the fastest kernel of a level on this CPU. A fixed rule without timing, so that a machine always gives the
  * same text: avx512 means BF16 products where the CPU runs them at twice the float32 rate (probe.h), else float32. */

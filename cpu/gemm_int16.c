@@ -1,17 +1,17 @@
-/* Integer products of groups of a prompt's tokens with AVX2: GGUF's blocks of 256 columns, and smaller ones with one
- * scale, or scale and minimum, each. Compiled once more for AVX-VNNI, with the same bits (meson.build: ISA).
+/* Integer products of groups of a prompt's tokens with AVX2, for formats whose codes have more than six bits or whose
+ * entries come from a grid; the others: gemm_int8_avx2.c. Compiled once more for AVX-VNNI, with the same bits
+ * (meson.build: ISA).
  *
  * Why. A float32 FMA multiplies 8 numbers, two per cycle; vpmaddwd multiplies 16, and the following addition runs on
- * ports that FMA leaves idle. So 16-bit products exceed the float32 peak if sums are rarely converted to float. A Q4_K
- * weight times its part's six-bit scale still fits a word (945 at most), and its 256 columns are summed exactly in 32
- * bits: 32 products per lane, 945 * 32,640 each. Q5_K: 1,953; IQ3_XXS: 1,922; others less. Q6_K and IQ4_XS, 4,096 and
- * 4,064, allow 16 products per lane, i.e. 128 columns. Others are converted every 32 columns, which have their own
- * scale.
+ * ports that FMA leaves idle. So 16-bit products exceed the float32 peak if sums are rarely converted to float. An
+ * IQ3_XXS weight times its part's scale still fits a word (1,922 at most; others less), and its 256 columns are summed
+ * exactly in 32 bits: 32 products per lane, 1,922 * 32,640 each. IQ4_XS, 4,064, allows 16 products per lane, i.e. 128
+ * columns. Others are converted every 32 columns, which have their own scale.
  *
  * Weights are decoded once for all tokens, some rows and columns at a time that stay in L1, in their stored order:
  * lanes run along K. x is quantised to words as in intdot_inner.h, but with one unit per 256 columns: an error of at
- * most 2^-15 of the largest of these. The order of a sum is fixed: blocks in order, their segments, then the subtracted
- * minima, in each of 8 lanes; lanes at the end; independent of the other rows and tokens. */
+ * most 2^-15 of the largest of these. The order of a sum is fixed: blocks in order, their segments, in each of 8 lanes;
+ * lanes at the end; independent of the other rows and tokens. */
 #include <string.h>
 
 #include "base/scale.h"
@@ -34,23 +34,16 @@ static int blocks(int k) { return (k + BLOCK - 1) / BLOCK; }
 /* --- x ---------------------------------------------------------------------------------------- */
 
 static void block_make(struct block *g, const float *x) {
-    const __m256i one = _mm256_set1_epi16(1), ones[2] = {one, one};
     float f[8];
-    __m256i first[4], sum[4];
     const V unit = units_8(most_all(x, BLOCK), f), by = vset1(f[0]);
-    for (int k = 0; k < 4; k++) {
+    for (int k = 0; k < 4; k++)
         EACH (int half = 0; half < 2; half++) {
             V even[2], odd[2];
             EACH (int i = 0; i < 2; i++) split_16(x + 64 * k + 32 * i + 16 * half, by, &even[i], &odd[i]);
             words_16(g->word[4 * k + 2 * half], even[0], even[1]);
             words_16(g->word[4 * k + 2 * half + 1], odd[0], odd[1]);
         }
-        first[k] = dot_words(ones, g->word + 4 * k, 2);
-        sum[k] = join(first[k], dot_words(ones, g->word + 4 * k + 2, 2), false);
-    }
     vstore(g->scale, unit);
-    vstore(g->rest, vmul(_mm256_cvtepi32_ps(halves_4(sum, false)), unit));
-    vstore(g->first, vmul(_mm256_cvtepi32_ps(halves_4(first, false)), unit));
 }
 static size_t packed_bytes(int n, int k) { return (size_t)n * (size_t)blocks(k) * sizeof(struct block); }
 static void pack(void *dst, const float *x, const int32_t *gather, int ldx, int n, int k, int part, int parts) {
@@ -70,18 +63,11 @@ static void pack(void *dst, const float *x, const int32_t *gather, int ldx, int 
 
 /* --- Weights ---------------------------------------------------------------------------------- */
 
-/* Properties of formats for the products: columns that are converted to float together; whether a minimum is
- * subtracted. */
+/* Columns that are converted to float together. */
 INLINE int segment_of(int dtype) {
     switch (dtype) {
-    case DT_Q6_K:
     case DT_IQ4_XS: return 128;
     case DT_IQ4_NL:
-    case DT_Q4_0:
-    case DT_Q4_1:
-    case DT_Q5_0:
-    case DT_Q5_1:
-    case DT_MXFP4:
     case DT_Q8_0:
     case DT_Q1_0:
     case DT_Q2_0:
@@ -95,25 +81,15 @@ static bool takes(const struct mat *w, int n) {
     if (w->dtype == DT_E2M1) return n >= 8 && w->scale && w->scale_dtype == DT_E8M0 && w->block_cols == 32;
     if (w->scale) return false;
     switch (w->dtype) {
-    case DT_Q4_K:
-    case DT_Q5_K:
-    case DT_Q6_K:
     case DT_Q8_0: return n >= 4;
     case DT_IQ4_XS:
     case DT_IQ4_NL:
-    case DT_Q4_1:
     case DT_TQ1_0:
     case DT_TQ2_0:
     case DT_Q1_0: return n > 16;
 #define CASE(name) case FORMAT_DTYPE(name):
         FORMATS_IQ(CASE)
 #undef CASE
-    case DT_Q2_K:
-    case DT_Q3_K:
-    case DT_Q4_0:
-    case DT_Q5_0:
-    case DT_Q5_1:
-    case DT_MXFP4:
     case DT_Q2_0: return n >= 8;
     default: return false;
     }
@@ -128,11 +104,7 @@ INLINE void decode_rows(struct block (*to)[DEPTH], const struct mat *w, int r, i
         for (int b = 0; b < n; b++, p += bytes) {
             for (int line = 0; line < bytes; line += 64) _mm_prefetch((const char *)p + ahead + line, _MM_HINT_T0);
             const int left = (w->cols - c) / 32 - 8 * b, more = w->cols - c - b * BLOCK;
-            if (dtype == DT_Q4_K || dtype == DT_Q5_K) decode_min(&to[i][b], p, dtype == DT_Q5_K);
-            else if (dtype == DT_Q6_K) decode_q6_k(&to[i][b], p);
-            else if (dtype == DT_Q2_K) decode_q2_k(&to[i][b], p);
-            else if (dtype == DT_Q3_K) decode_q3_k(&to[i][b], p);
-            else if (dtype == DT_IQ4_XS) decode_iq4_xs(&to[i][b], p);
+            if (dtype == DT_IQ4_XS) decode_iq4_xs(&to[i][b], p);
             else if (dtype == DT_TQ1_0) decode_tq1_0(&to[i][b], p);
             else if (dtype == DT_TQ2_0) decode_tq2_0(&to[i][b], p);
             else if (dtype == DT_Q1_0 || dtype == DT_Q2_0)
@@ -159,18 +131,8 @@ static void decode(struct block (*to)[DEPTH], const struct mat *w, int r, int la
     switch (w->dtype) {
 #define CASE(dtype) \
     case dtype: decode_rows(to, w, r, last, c, n, ahead, dtype, (int)dtype_bytes(dtype, BLOCK), NULL); break;
-        CASE(DT_Q2_K)
-        CASE(DT_Q3_K)
-        CASE(DT_Q4_K)
-        CASE(DT_Q5_K)
-        CASE(DT_Q6_K)
         CASE(DT_IQ4_XS)
         CASE(DT_IQ4_NL)
-        CASE(DT_Q4_0)
-        CASE(DT_Q4_1)
-        CASE(DT_Q5_0)
-        CASE(DT_Q5_1)
-        CASE(DT_MXFP4)
         CASE(DT_Q8_0)
         CASE(DT_E2M1)
         CASE(DT_TQ1_0)
@@ -184,10 +146,9 @@ static void decode(struct block (*to)[DEPTH], const struct mat *w, int r, int la
 /* --- Products --------------------------------------------------------------------------------- */
 
 INLINE __m256i load_words(const int16_t *p) { return _mm256_load_si256((const __m256i *)(const void *)p); }
-/* sum[t][i] += n blocks of row i by token t, i < R, t < T; tokens ld blocks apart. NARROW: with minima of 16
- * columns. */
+/* sum[t][i] += n blocks of row i by token t, i < R, t < T; tokens ld blocks apart. */
 INLINE void tile(V (*sum)[STRIP], const struct block (*w)[DEPTH], const struct block *x, int ld, int n, const int R,
-                 const int T, const int segment, const bool NARROW) {
+                 const int T, const int segment) {
     for (int b = 0; b < n; b++, x++) {
         EACH (int s = 0; s < BLOCK / segment; s++) {
             __m256i dot[4][4];
@@ -208,18 +169,11 @@ INLINE void tile(V (*sum)[STRIP], const struct block (*w)[DEPTH], const struct b
                     sum[t][i] = vfma(_mm256_cvtepi32_ps(dot[i][t]), vmul(scale, vload(x[t * ld].scale)), sum[t][i]);
             }
         }
-        if (segment < BLOCK) continue;
-        EACH (int i = 0; i < R; i++) {
-            const V rest = vload(w[i][b].rest);
-            EACH (int t = 0; t < T; t++) sum[t][i] = _mm256_fnmadd_ps(rest, vload(x[t * ld].rest), sum[t][i]);
-            EACH (int t = 0; t < T && NARROW; t++)
-                sum[t][i] = _mm256_fnmadd_ps(vload(w[i][b].first), vload(x[t * ld].first), sum[t][i]);
-        }
     }
 }
-/* Products of a row and T tokens with one scale per 32 columns, whose sums become a lane each. MIN: and a minimum. */
-INLINE void tile_32(V (*sum)[STRIP], const struct block (*w)[DEPTH], const struct block *x, int ld, int n, const int T,
-                    const bool MIN) {
+/* Products of a row and T tokens with one scale per 32 columns, whose sums become a lane each. */
+INLINE void tile_32(V (*sum)[STRIP], const struct block (*w)[DEPTH], const struct block *x, int ld, int n,
+                    const int T) {
     for (int b = 0; b < n; b++, x++) {
         const V scale = vload(w[0][b].scale);
         __m256i part[4];
@@ -236,37 +190,27 @@ INLINE void tile_32(V (*sum)[STRIP], const struct block (*w)[DEPTH], const struc
                 else part[t] = four;
             }
         }
-        EACH (int t = 0; t < T && MIN; t++)
-            sum[t][0] = _mm256_fnmadd_ps(vload(w[0][b].rest), vload(x[t * ld].rest), sum[t][0]);
     }
 }
 static void products(V (*sum)[STRIP], const struct block (*w)[DEPTH], const struct block *x, int ld, int n, int tokens,
-                     int segment, bool min, bool narrow) {
+                     int segment) {
     for (int t = 0, m; t < tokens; t += m) {
         V(*to)[STRIP] = sum + t;
         const struct block *xt = x + t * ld;
-        const int left = tokens - t;
-        if (segment == 32) {
-            m = left >= 4 ? 4 : left;
-#define CASE(T, MIN) \
-    case T + 8 * MIN: \
-        for (int i = 0; i < STRIP; i++) tile_32((V(*)[STRIP])(void *)&to[0][i], w + i, xt, ld, n, T, MIN); \
+        m = tokens - t < 4 ? tokens - t : 4;
+#define CASE_32(T) \
+    case T + 32: \
+        for (int i = 0; i < STRIP; i++) tile_32((V(*)[STRIP])(void *)&to[0][i], w + i, xt, ld, n, T); \
         break;
-            switch (m + 8 * min) {
-                CASE(1, 0) CASE(2, 0) CASE(3, 0) CASE(4, 0) CASE(1, 1) CASE(2, 1) CASE(3, 1) CASE(4, 1)
-            }
-#undef CASE
-            continue;
-        }
-        m = left < 4 ? left : 4;
-#define CASE(T, R, S, NARROW) \
-    case T + S + 8 * NARROW: \
-        for (int i = 0; i < STRIP; i += R) tile((V(*)[STRIP])(void *)&to[0][i], w + i, xt, ld, n, R, T, S, NARROW); \
+#define CASE(T, R, S) \
+    case T + S: \
+        for (int i = 0; i < STRIP; i += R) tile((V(*)[STRIP])(void *)&to[0][i], w + i, xt, ld, n, R, T, S); \
         break;
-#define CASES(S, NARROW) CASE(1, 4, S, NARROW) CASE(2, 4, S, NARROW) CASE(3, 2, S, NARROW) CASE(4, 2, S, NARROW)
-        switch (m + segment + 8 * narrow) { CASES(256, 0) CASES(256, 1) CASES(128, 0) }
+#define CASES(S) CASE(1, 4, S) CASE(2, 4, S) CASE(3, 2, S) CASE(4, 2, S)
+        switch (m + segment) { CASE_32(1) CASE_32(2) CASE_32(3) CASE_32(4) CASES(256) CASES(128) }
 #undef CASES
 #undef CASE
+#undef CASE_32
     }
 }
 
@@ -291,8 +235,7 @@ static void rows(const struct mat *w, int r0, int r1, const void *packed, int n,
                     b + depth < ld ? (ptrdiff_t)dtype_bytes(w->dtype, DEPTH * BLOCK)
                                    : (ptrdiff_t)w->stride * STRIP - (ptrdiff_t)dtype_bytes(w->dtype, (size_t)b * BLOCK);
                 decode(s->w, w, r, r + have - 1, b * BLOCK, depth, ahead);
-                products(s->sum, (const struct block(*)[DEPTH])(const void *)s->w, x + b, ld, depth, m, segment,
-                         has_min(w->dtype), w->dtype == DT_Q2_K);
+                products(s->sum, (const struct block(*)[DEPTH])(const void *)s->w, x + b, ld, depth, m, segment);
             }
             for (int t = 0; t < m; t++) {
                 float out[STRIP], *to = y + (size_t)(i0 + t) * (size_t)ldy + r;

@@ -168,11 +168,12 @@ INLINE __m256i eight_rows(__m256i a, __m256i b, const struct scales *s, const in
     return words < 8 ? _mm256_add_epi32(first, second) : words_to_dwords(_mm256_add_epi16(first, second));
 }
 /* As few_block, with two blocks in a vector. */
-INLINE void few_blocks(V *sum, const uint8_t *const *p, const struct scales *s, const struct int8_x *x, const int N,
-                       const int dtype) {
+INLINE void few_blocks(V *sum, const uint8_t *const *p, const struct scales *s, int parts, const struct int8_x *x,
+                       const int N, const int dtype) {
     const int size = block_bytes(dtype) / PARTS;
     EACH (int k = 0; k < PARTS; k += 2) {
         __m256i one[FEW], two[FEW], four[FEW], v[2];
+        if (k >= parts) break;
         EACH (int r = 0; r < ROWS; r++) {
             two_blocks_codes(v, p[r] + (k + 1) * size, p[r] + (k + 2) * size, dtype);
             EACH (int t = 0; t < N; t++) {
@@ -197,12 +198,13 @@ INLINE void few_blocks(V *sum, const uint8_t *const *p, const struct scales *s, 
         }
     }
 }
-/* Adds the 256 columns at p[row] of eight rows to sum[token]. */
-INLINE void few_block(V *sum, const uint8_t *const *p, const struct int8_x *x, const int N, const int dtype) {
+/* Adds the 256 columns at p[row] of eight rows to sum[token]; of blocks `parts` are not zero. */
+INLINE void few_block(V *sum, const uint8_t *const *p, int parts, const struct int8_x *x, const int N,
+                      const int dtype) {
     struct scales s __attribute__((aligned(32)));
     load_scales(&s, p, dtype);
     if (has_blocks(dtype)) {
-        few_blocks(sum, p, &s, x, N, dtype);
+        few_blocks(sum, p, &s, parts, x, N, dtype);
         return;
     }
     EACH (int k = 0; k < PARTS; k++) {
@@ -245,13 +247,13 @@ INLINE void few_rows(float (*out)[ROWS], const struct mat *w, int r, int gap, in
     for (; c + BLOCK <= w->cols; c += BLOCK, x += N) {
         EACH (int i = 0; i < ROWS; i++)
             EACH (int line = 0; line < bytes; line += 64) _mm_prefetch((const char *)p[i] + ahead + line, _MM_HINT_T0);
-        few_block(sum, p, x, N, dtype);
+        few_block(sum, p, PARTS, x, N, dtype);
         EACH (int i = 0; i < ROWS; i++) p[i] += bytes;
     }
     if (has_blocks(dtype) && c < w->cols) {
         uint8_t edge[ROWS][PARTS * 24];
         copy_edge(edge, p, w->cols - c, dtype);
-        few_block(sum, p, x, N, dtype);
+        few_block(sum, p, (w->cols - c) / 32, x, N, dtype);
     }
     EACH (int t = 0; t < N; t++) vstore(out[t], sum[t]);
 }
@@ -289,10 +291,11 @@ INLINE __m256i four_columns(const struct int8_x *x, int c) {
     memcpy(&four, x->q + c, sizeof four);
     return _mm256_set1_epi32(four);
 }
-/* Adds the products of two panels and T tokens to y[token * ld + row]. */
-INLINE void tile(float *y, int ld, const struct panel *w, const struct int8_x *x, const int T, const int dtype) {
+/* Adds the products of `parts` parts of two panels and T tokens to y[token * ld + row]. */
+INLINE void tile(float *y, int ld, const struct panel *w, int parts, const struct int8_x *x, const int T,
+                 const int dtype) {
     const int most = has_two(dtype) ? 4 : 8, fit = HAS_VNNI ? 8 : pairs_that_fit(dtype), step = fit < most ? fit : most;
-    for (int k = 0; k < PARTS; k++) {
+    for (int k = 0; k < parts; k++) {
         __m256i dot[2][TOKENS];
         EACH (int from = 0; from < 8; from += step) {
             __m256i sum[2][TOKENS];
@@ -328,7 +331,8 @@ INLINE void tile(float *y, int ld, const struct panel *w, const struct int8_x *x
     }
 }
 /* n tokens and STRIP panels. */
-INLINE void products(float *y, const struct panel *w, int panels, const struct int8_x *x, int n, const int dtype) {
+INLINE void products(float *y, const struct panel *w, int panels, int parts, const struct int8_x *x, int n,
+                     const int dtype) {
     enum { LD = STRIP * ROWS };
     for (int t = 0, m; t < n; t += m, x += m) {
         const int left = n - t, tiles = (left + TOKENS - 1) / TOKENS;
@@ -336,15 +340,15 @@ INLINE void products(float *y, const struct panel *w, int panels, const struct i
         for (int i = 0; i < panels; i += 2) {
             float *to = y + t * LD + ROWS * i;
             switch (m) {
-            case 1: tile(to, LD, w + i, x, 1, dtype); break;
-            case 2: tile(to, LD, w + i, x, 2, dtype); break;
-            case 3: tile(to, LD, w + i, x, 3, dtype); break;
-            default: tile(to, LD, w + i, x, TOKENS, dtype);
+            case 1: tile(to, LD, w + i, parts, x, 1, dtype); break;
+            case 2: tile(to, LD, w + i, parts, x, 2, dtype); break;
+            case 3: tile(to, LD, w + i, parts, x, 3, dtype); break;
+            default: tile(to, LD, w + i, parts, x, TOKENS, dtype);
             }
         }
     }
 }
-typedef void (*products_fn)(float *y, const struct panel *w, int panels, const struct int8_x *x, int n);
+typedef void (*products_fn)(float *y, const struct panel *w, int panels, int parts, const struct int8_x *x, int n);
 
 /* --- Formats ---------------------------------------------------------------------------------- */
 
@@ -369,8 +373,9 @@ struct format {
     static void decode_##name(struct panel *to, int n, const struct mat *w, int r, int last, int c, ptrdiff_t ahead) { \
         decode(to, n, w, r, last, c, ahead, FORMAT_DTYPE(name)); \
     } \
-    static void products_##name(float *y, const struct panel *w, int panels, const struct int8_x *x, int n) { \
-        products(y, w, panels, x, n, FORMAT_DTYPE(name)); \
+    static void products_##name(float *y, const struct panel *w, int panels, int parts, const struct int8_x *x, \
+                                int n) { \
+        products(y, w, panels, parts, x, n, FORMAT_DTYPE(name)); \
     }
 FORMATS_INT8_AVX2(FUNCTIONS)
 static const struct format *format_for(const struct mat *w) {
@@ -417,9 +422,10 @@ static void rows(const struct mat *w, int r0, int r1, const void *packed, int n,
                 const size_t at = dtype_bytes(w->dtype, (size_t)b * BLOCK), bytes = dtype_bytes(w->dtype, BLOCK);
                 const ptrdiff_t ahead =
                     b + 1 < each ? (ptrdiff_t)bytes : (ptrdiff_t)(w->stride * STRIP * ROWS) - (ptrdiff_t)at;
+                const int parts = w->cols - b * BLOCK < BLOCK ? (w->cols - b * BLOCK) / 32 : PARTS;
                 f->decode(s->w, panels, w, r, r1 - 1, b * BLOCK, ahead);
-                f->products(s->sum[0], s->w, panels, (const struct int8_x *)packed + (size_t)b * (size_t)n + (size_t)i0,
-                            m);
+                f->products(s->sum[0], s->w, panels, parts,
+                            (const struct int8_x *)packed + (size_t)b * (size_t)n + (size_t)i0, m);
             }
             for (int t = 0; t < m; t++) store(y + (size_t)(i0 + t) * (size_t)ldy + r, s->sum[t], have, accumulate);
         }

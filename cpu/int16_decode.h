@@ -12,17 +12,10 @@ enum { BLOCK = 256 };
 struct block {
     int16_t word[16][16];
     float scale[8]; /* of each 32 columns, or only of the first one or two segments; a token's: its unit, eight times */
-    float rest[8];  /* of each 32 columns: factor of the sum of x that is subtracted; a token's: that sum */
-    float first[8]; /* Q2_K: the same of their first 16 columns, in addition */
 } __attribute__((aligned(64)));
 
 INLINE void put(struct block *g, int k, int v, __m256i words) {
     _mm256_store_si256((__m256i *)(void *)g->word[4 * k + v], words);
-}
-/* 32 codes as words, even and odd, times s. */
-INLINE void put_32(struct block *g, int k, int half, __m256i code, __m256i s) {
-    put(g, k, 2 * half, _mm256_mullo_epi16(_mm256_and_si256(code, _mm256_set1_epi16(255)), s));
-    put(g, k, 2 * half + 1, _mm256_mullo_epi16(_mm256_srli_epi16(code, 8), s));
 }
 INLINE __m256i even_signed(__m256i v) { return _mm256_srai_epi16(_mm256_slli_epi16(v, 8), 8); }
 INLINE __m256i odd_signed(__m256i v) { return _mm256_srai_epi16(v, 8); }
@@ -47,82 +40,13 @@ INLINE float half_of(const uint8_t *p) {
     return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(h)));
 }
 
-/* Q4_K, Q5_K */
-INLINE void decode_min(struct block *g, const uint8_t *p, const bool five) {
-    const __m128i all = load_16(p); /* as in intdot_k_avx2.c, but even parts first in each four */
-    const __m128i four = _mm_shuffle_epi8(all, _mm_setr_epi8(4, 6, 12, 14, 5, 7, 13, 15, 8, 10, 12, 14, 9, 11, 13, 15));
-    const __m128i two = _mm_shuffle_epi8(all, _mm_setr_epi8(-1, -1, 4, 6, -1, -1, 5, 7, -1, -1, 8, 10, -1, -1, 9, 11));
-    const __m128i low = _mm_and_si128(_mm_blend_epi16(four, _mm_srli_epi16(four, 4), 0xa0),
-                                      _mm_setr_epi16(0x3f3f, 0x0f0f, 0x3f3f, 0x0f0f, 0x3f3f, 0x0f0f, 0x3f3f, 0x0f0f));
-    const __m128i six = _mm_or_si128(low, _mm_and_si128(_mm_srli_epi16(two, 2), _mm_set1_epi8(0x30)));
-    const __m128 d = _mm_cvtph_ps(all);
-    g->scale[0] = _mm_cvtss_f32(d);
-    vstore(g->rest, vmul(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128(six, 8))),
-                         _mm256_broadcastss_ps(_mm_movehdup_ps(d))));
-    /* even parts in the lower half, odd parts in the upper */
-    const __m256i scale = _mm256_cvtepu8_epi16(_mm_shuffle_epi32(six, 0xd8));
-    EACH (int k = 0; k < 4; k++)
-        EACH (int half = 0; half < 2; half++) {
-            __m256i code = masked(both_16(p + (five ? 48 : 16) + 32 * k + 16 * half, 0, 4), 0x0f);
-            if (five)
-                code = _mm256_or_si256(code,
-                                       _mm256_slli_epi16(masked(both_16(p + 16 + 16 * half, 2 * k, 2 * k + 1), 1), 4));
-            put_32(g, k, half, code, word_of(scale, k));
-        }
-}
-/* Words of 16 parts of 16 columns: those of the first and of the second 32 columns of each 64 in the lower and upper
- * half. */
-INLINE __m256i parts_16(__m128i bytes) {
-    return _mm256_cvtepi8_epi16(
-        _mm_shuffle_epi8(bytes, _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15)));
-}
-INLINE void decode_q6_k(struct block *g, const uint8_t *p) {
-    const __m256i scale = parts_16(load_16(p + 192));
-    g->scale[0] = g->scale[1] = half_of(p + 208);
-    EACH (int k = 0; k < 4; k++)
-        EACH (int half = 0; half < 2; half++) {
-            const uint8_t *q = p + k / 2 * 64 + 16 * half;
-            const __m256i low = two_16(q, q + 32),
-                          two = both_16(p + 128 + k / 2 * 32 + 16 * half, k % 2 * 4, k % 2 * 4 + 2);
-            const __m256i code = _mm256_or_si256(masked(k % 2 ? _mm256_srli_epi16(low, 4) : low, 0x0f),
-                                                 _mm256_slli_epi16(masked(two, 3), 4));
-            put_signed(g, k, half, _mm256_sub_epi8(code, _mm256_set1_epi8(32)), word_of(scale, 2 * k + half), true);
-        }
-}
 /* 16 codes of two bits each of the first and the second 32 of columns 64 k and up. */
 INLINE __m256i two_bits(const uint8_t *p, int k, int half) {
     return masked(both_16(p + 32 * (k / 2) + 16 * half, k % 2 * 4, k % 2 * 4 + 2), 3);
 }
-INLINE void decode_q2_k(struct block *g, const uint8_t *p) {
-    const __m128i all = load_16(p), four = _mm_set1_epi8(15);
-    const __m256i scale = parts_16(_mm_and_si128(all, four));
-    /* Minima of the first and of the second 16 of each 32 columns: the latter for both, and for the first the
-     * difference. */
-    const __m256i min = parts_16(_mm_and_si128(_mm_srli_epi16(all, 4), four)); /* in pairs */
-    const __m256i second = _mm256_srli_epi32(min, 16), first = _mm256_and_si256(min, _mm256_set1_epi32(0xffff));
-    const V least = vset1(half_of(p + 82));
-    g->scale[0] = half_of(p + 80);
-    vstore(g->rest, vmul(_mm256_cvtepi32_ps(second), least));
-    vstore(g->first, vmul(_mm256_cvtepi32_ps(_mm256_sub_epi32(first, second)), least));
-    EACH (int k = 0; k < 4; k++)
-        EACH (int half = 0; half < 2; half++)
-            put_32(g, k, half, two_bits(p + 16, k, half), word_of(scale, 2 * k + half));
-}
-INLINE void decode_q3_k(struct block *g, const uint8_t *p) {
-    const __m256i scale = parts_16(scales_q3_k(p));
-    g->scale[0] = half_of(p + 108);
-    vstore(g->rest, vzero());
-    EACH (int k = 0; k < 4; k++)
-        EACH (int half = 0; half < 2; half++) {
-            const __m256i high = _mm256_slli_epi16(masked(both_16(p + 16 * half, 2 * k, 2 * k + 1), 1), 2);
-            const __m256i code = _mm256_sub_epi8(_mm256_or_si256(two_bits(p + 32, k, half), high), _mm256_set1_epi8(4));
-            put_signed(g, k, half, code, word_of(scale, 2 * k + half), true);
-        }
-}
 INLINE void put_codes(struct block *g, const struct int16_codes *c, const bool scaled) {
     const __m256i scale = scaled ? load_32((const uint8_t *)c->scale) : _mm256_setzero_si256();
     g->scale[0] = c->d;
-    vstore(g->rest, vzero());
     EACH (int k = 0; k < 4; k++)
         EACH (int half = 0; half < 2; half++) {
             const uint8_t *code = (const uint8_t *)c->code + 64 * k + 16 * half;
@@ -131,7 +55,6 @@ INLINE void put_codes(struct block *g, const struct int16_codes *c, const bool s
 }
 INLINE void decode_tq2_0(struct block *g, const uint8_t *p) {
     g->scale[0] = half_of(p + 64);
-    vstore(g->rest, vzero());
     EACH (int k = 0; k < 4; k++)
         EACH (int half = 0; half < 2; half++) {
             const __m256i code = _mm256_sub_epi8(two_bits(p, k, half), _mm256_set1_epi8(1));
@@ -189,34 +112,15 @@ INLINE __m256i set_bits(__m256i bits, int half) {
     const __m256i all = _mm256_shuffle_epi8(bits, _mm256_add_epi8(first, _mm256_set1_epi8((char)(2 * half))));
     return _mm256_cmpeq_epi8(_mm256_and_si256(all, bit), bit);
 }
-/* 64 columns of Q4_1, Q5_0 or Q5_1, as in put_look; fifth: bits of each 32 in four bytes of the lower and upper
- * half. */
-INLINE void put_fifth(struct block *g, int k, __m256i codes, __m256i fifth, const int dtype) {
-    EACH (int half = 0; half < 2; half++) {
-        __m256i w = masked(half ? _mm256_srli_epi16(codes, 4) : codes, 15);
-        if (dtype != DT_Q4_1) {
-            const __m256i is_set = set_bits(fifth, half);
-            /* Q5_0: minus 16 */
-            w = _mm256_or_si256(w, dtype == DT_Q5_0 ? _mm256_andnot_si256(is_set, _mm256_set1_epi8((char)0xf0))
-                                                    : masked(is_set, 0x10));
-        }
-        put(g, k, 2 * half, even_signed(w));
-        put(g, k, 2 * half + 1, odd_signed(w));
-    }
-}
 INLINE __m128i load_4(const uint8_t *p) {
     int word;
     memcpy(&word, p, 4);
     return _mm_cvtsi32_si128(word);
 }
-INLINE bool has_min(int dtype) { return dtype == DT_Q4_1 || dtype == DT_Q5_1; } /* added; after the scale */
-/* Blocks of 32 columns, of which n <= 8 exist; past them x and scales are zero. */
+/* Q8_0 and IQ4_NL: blocks of 32 columns, of which n <= 8 exist; past them x and scales are zero. */
 INLINE void decode_32(struct block *g, const uint8_t *p, int n, const int dtype) {
-    const bool five = dtype == DT_Q5_0 || dtype == DT_Q5_1;
-    const __m256i table = dtype == DT_MXFP4    ? table_of(mat_mxfp4)
-                          : dtype == DT_IQ4_NL ? table_of(mat_iq4)
-                                               : table_of(mat_q4_0);
-    const int size = dtype == DT_MXFP4 ? 17 : dtype == DT_Q8_0 ? 34 : 18 + 2 * has_min(dtype) + 4 * five;
+    const __m256i table = table_of(mat_iq4);
+    const int size = dtype == DT_Q8_0 ? 34 : 18;
     uint8_t edge[8 * 34];
     if (n < 8) {
         memset(edge, 0, sizeof edge);
@@ -224,19 +128,14 @@ INLINE void decode_32(struct block *g, const uint8_t *p, int n, const int dtype)
     }
     EACH (int k = 0; k < 4; k++) {
         const uint8_t *a = p + 2 * k * size, *b = a + size;
-        g->scale[k] = dtype == DT_MXFP4 ? e8m0_half(a[0]) : half_of(a);
-        g->scale[4 + k] = dtype == DT_MXFP4 ? e8m0_half(b[0]) : half_of(b);
+        g->scale[k] = half_of(a), g->scale[4 + k] = half_of(b);
         if (dtype == DT_Q8_0)
             EACH (int half = 0; half < 2; half++) {
                 const __m256i v = two_16(a + 2 + 16 * half, b + 2 + 16 * half);
                 put(g, k, 2 * half, even_signed(v));
                 put(g, k, 2 * half + 1, odd_signed(v));
             }
-        else if (five || has_min(dtype))
-            put_fifth(g, k, two_16(a + size - 16, b + size - 16),
-                      five ? _mm256_set_m128i(load_4(b + size - 20), load_4(a + size - 20)) : table, dtype);
-        else put_look(g, k, two_16(a + size - 16, b + size - 16), table, table, false);
-        if (has_min(dtype)) g->rest[k] = -half_of(a + 2), g->rest[4 + k] = -half_of(b + 2);
+        else put_look(g, k, two_16(a + 2, b + 2), table, table, false);
     }
 }
 /* 64 columns of -1 and 1, or of -1 to 2, whose bits are from p on. */

@@ -222,6 +222,8 @@ static const struct plan {
 } measure_plans[] = {
     {COST_FFN, DT_E4M3, COST_8BIT, false, {1, 2, 4, 8, 16, 32, 64, 256, 1024, 4096}},
     {COST_FFN, DT_E4M3, COST_8BIT, true, {1, 2, 4, 8, BATCH_INVARIANT_ROWS}},
+    {COST_FFN, DT_Q4_K, COST_4BIT, false, {1, 4, 16, 64, 256, 1024}},
+    {COST_FFN, DT_Q4_K, COST_4BIT, true, {1, 4, 8, BATCH_INVARIANT_ROWS}},
     {COST_FFN, DT_BF16, COST_16BIT, false, {1, 4, 16, 64, 256, 1024}},
     {COST_FFN, DT_BF16, COST_16BIT, true, {1, 4, BATCH_INVARIANT_ROWS}},
     {COST_LINEAR,
@@ -229,6 +231,7 @@ static const struct plan {
      COST_8BIT,
      false,
      {1, 2, 4, 8, BATCH_INVARIANT_ROWS, BATCH_INVARIANT_ROWS + 1, 64, 256, 1024, 4096}},
+    {COST_LINEAR, DT_Q4_K, COST_4BIT, false, {1, 8, BATCH_INVARIANT_ROWS, BATCH_INVARIANT_ROWS + 1, 256}},
     {COST_LINEAR, DT_BF16, COST_16BIT, false, {1, 4, BATCH_INVARIANT_ROWS, BATCH_INVARIANT_ROWS + 1, 256, 1024}},
     {COST_LINEAR, DT_F32, COST_F32, false, {1, 16}},
     {COST_ATTENTION, DT_BF16, COST_16BIT, false, {1, -1, 64, 256}},

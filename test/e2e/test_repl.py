@@ -311,7 +311,7 @@ class Repl(driver.Case):
         self.ask(t, "/explain", "only one mode")
         self.ask(t, "/experts", b"(?s)8 per layer.*1 [|]--#-- [.]-[|] 1 on a device, 66%\r?\n *2 [|][+]{8}[|]\r?\n"
                  b"device 0: resident: 1 of 1 layers, 3.0 MB; 100% of 70 choices\r?\n"
-                 b"device 1: cached: 1 experts, 500 kB; 66% of 152 choices\r?\n")
+                 b"device 1: cached: 1 expert, 500 kB; 66% of 152 choices\r?\n")
         self.ask(t, "/experts 1", b"(?s)152 choices.*expert +2 +65.8% +on device 1\r?\n +expert +0 +6.6%\r?\n.*expert +7 +6.6%\r?\n +expert +6 +1.3%")
         self.ask(t, "/experts 0", "layer 0 has no experts")
         self.ask(t, "/experts x", "layer x has no experts")

@@ -69,6 +69,48 @@ static void check_linear(int n, bool transposed, bool accumulate, int batch, uin
     drop();
 }
 
+/* A wide product and an expert of a format that is else multiplied with bytes: at least 16 bits of each number of x, in
+ * steps of the largest of 256, half a step off in root mean square at most. */
+static void check_wide(int n, uint8_t dtype) {
+    enum { ROWS = 40, COLS = 512 };
+    begin_case("%s linear and expert, %d rows, wide", dtype_name(dtype), n);
+    struct shape s = {ROWS, COLS, 1, 0, dtype, 0, 0, 1}, d = {COLS, 256, 1, 0, dtype, 0, 0, 1},
+                 g = {256, COLS, 1, 0, dtype, 0, 0, 1};
+    const struct mat w = make(&s);
+    struct expert e = {.gate = make(&g), .up = make(&g), .down = make(&d)};
+    float *x = vec((size_t)n * COLS), *y = vec((size_t)n * ROWS), *z = vec((size_t)n * COLS);
+    memset(z, 0, (size_t)n * COLS * 4);
+    must(execs[1]->ops->linear(
+        execs[1], &(struct op_linear){.y = y, .x = x, .w = w, .n = n, .ldx = COLS, .ldy = ROWS, .wide = true}));
+    must(execs[1]->ops->experts(
+        execs[1], &(struct op_experts){.y = z, .x = x, .n = n, .hidden = COLS, .shared = &e, .wide = true}));
+    double off = 0, size = 0, h[256], expert_off = 0, expert_size = 0;
+    for (int t = 0; t < n; t++) {
+        for (int r = 0; r < ROWS; r++) {
+            double sum = 0;
+            for (int c = 0; c < COLS; c++) sum += (double)mat_at(&w, r, c) * x[t * COLS + c];
+            off += pow(y[t * ROWS + r] - sum, 2), size += sum * sum;
+        }
+        for (int i = 0; i < 256; i++) {
+            double gate = 0, up = 0;
+            for (int c = 0; c < COLS; c++)
+                gate += (double)mat_at(&e.gate, i, c) * x[t * COLS + c],
+                    up += (double)mat_at(&e.up, i, c) * x[t * COLS + c];
+            h[i] = gate / (1 + exp(-gate)) * up;
+        }
+        for (int r = 0; r < COLS; r++) {
+            double sum = 0;
+            for (int i = 0; i < 256; i++) sum += (double)mat_at(&e.down, r, i) * h[i];
+            expert_off += pow(z[t * COLS + r] - sum, 2), expert_size += sum * sum;
+        }
+    }
+    /* bytes leave about 6e-3 */
+    if (!(off <= size * 4e-7)) wrong("a wide product is off by %g of its size", sqrt(off / size));
+    if (!(expert_off <= expert_size * 4e-6))
+        wrong("a wide expert is off by %g of its size", sqrt(expert_off / expert_size));
+    drop();
+}
+
 struct attention_case {
     int n, heads, kv_heads, dim, v_dim, q_pos0, k_pos0, n_keys, window;
     uint8_t dtype;
@@ -457,6 +499,7 @@ static void cases(enum cpu_level l) {
     for (int i = 0; i < 40; i++)
         check_linear((int[]){1, 3, 8, 9, 21, 16, 24, 2, 25, 40}[i % 10], i % 4 == 3, i % 3 == 0, i % 5 == 0 ? 3 : 1,
                      (uint8_t[]){DT_E4M3, DT_BF16, DT_F32}[i % 3], i % 8 == 4);
+    for (int i = 0; i < 9; i++) check_wide((int[]){1, 7, 40}[i % 3], (uint8_t[]){DT_Q4_K, DT_Q6_K, DT_Q4_0}[i / 3]);
     static const int experts[][4] = {{1, 4, 2, 1},  {1, 8, 8, 0}, {3, 5, 2, 1},   {8, 8, 3, 1},  {9, 4, 2, 0},
                                      {40, 4, 2, 1}, {7, 1, 0, 1}, {700, 3, 1, 1}, {16, 3, 2, 1}, {24, 2, 1, 0}};
     for (size_t i = 0; i < sizeof experts / sizeof *experts; i++)

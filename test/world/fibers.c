@@ -272,6 +272,7 @@ static void unlock(pthread_mutex_t *m) {
 }
 int __wrap_pthread_mutex_lock(pthread_mutex_t *m);
 int __wrap_pthread_mutex_lock(pthread_mutex_t *m) {
+    if (!current) return 0; /* constructors of libraries such as CUDA's: there is one thread */
     fibers_point();
     return lock(m), 0;
 }
@@ -279,6 +280,7 @@ int __wrap_pthread_mutex_trylock(pthread_mutex_t *m);
 int __wrap_pthread_mutex_trylock(pthread_mutex_t *m) { return fibers_is_locked(m) ? EBUSY : (lock(m), 0); }
 int __wrap_pthread_mutex_unlock(pthread_mutex_t *m);
 int __wrap_pthread_mutex_unlock(pthread_mutex_t *m) {
+    if (!current) return 0;
     unlock(m);
     fibers_point();
     return 0;
