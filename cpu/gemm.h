@@ -17,7 +17,7 @@
 #include "cpu/cpu.h"
 
 struct gemm {
-    const char *name; /* "scalar", "avx2", "avx512", "avx512bf16", "amx" */
+    const char *name; /* "scalar", "avx2", "avx512", "avx512bf16", "amx", ... */
     bool bf16;        /* activations are rounded to BF16; else float32 */
     /* weights of formats with in-block scales are also rounded to BF16 after decoding; all other weights are exact */
     bool rounds_weights;
@@ -26,7 +26,7 @@ struct gemm {
      * stay exact */
     bool scales_x;
     bool is_int16; /* activations are 16-bit integers, with one scale per 256 columns */
-    bool is_int8;  /* activations are 8-bit integers, with one scale per 32 columns */
+    bool is_int8;  /* activations are 8-bit integers, with one scale per 32 columns; not for wide products */
     int row_tile;  /* split W's rows at multiples of this to avoid decoding a tile twice; any split is correct */
 
     /* Packed activations of n tokens with k columns; 64-byte aligned memory. */
@@ -52,10 +52,10 @@ extern const struct gemm gemm_scalar, gemm_avx2, gemm_avx512, gemm_avx512bf16, g
  * same text: avx512 means BF16 products where the CPU runs them at twice the float32 rate (probe.h), else float32. */
 const struct gemm *gemm_for(enum cpu_level level, bool wide); /* wide: keep at least 16 bits of an activation */
 /* Kernel for n tokens of a batch and weights like w, where another one than gemm_for's is faster. NULL: use the GEMV
- * kernels in batches of up to BATCH_INVARIANT_ROWS, else GEMV and gemm_for. In larger batches quantized formats take
- * integer products: with AVX2 alone for any number of tokens (gemm_int16_*), with AVX-512 VNNI for more than
- * GEMM_INT8_FEW. A token of a batch of up to BATCH_INVARIANT_ROWS always takes the same path, so its bits do not depend
- * on the batch. */
+ * kernels in batches of up to BATCH_INVARIANT_ROWS, else GEMV and gemm_for. Quantized formats take integer products:
+ * with AVX2 alone for any number of tokens, those of up to six bits also in small batches (gemm_int8_avx2), with
+ * AVX-512 VNNI for more than GEMM_INT8_FEW of a larger batch. A token of a batch of up to BATCH_INVARIANT_ROWS always
+ * takes the same path, so its bits do not depend on the batch. */
 enum {
     GEMM_SKINNY_MAX = 16, /* max tokens of gemm_amx_skinny_bf16 in a larger batch */
     GEMM_INT8_FEW = 4,    /* the GEMV kernels are faster for a group of at most this many tokens */

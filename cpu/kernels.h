@@ -171,7 +171,8 @@ extern const struct format_kernels avx2sub_e4m3, avx512sub_e4m3, avx512vbmi_e4m3
 
 /* Integer dot products: x is the sum of two 8-bit planes with one scale per 128 columns for INT4, per 16 or 32 for GGUF
  * blocks and FP4, or one for a block: about 16 bits of the largest element (int4_inner.h, intdot_inner.h). Weights with
- * unsupported separate scales use the kernels above. */
+ * unsupported separate scales use the kernels above. With AVX2, formats of gemm_int8_avx2.c use these for wide products
+ * alone. */
 GEMV_FN(int4_gemv_avx2);
 GEMV_FN(int4_gemv_avxvnni);
 GEMV_FN(int4_gemv_avx512vnni);
