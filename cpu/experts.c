@@ -280,9 +280,7 @@ static void distribute_tasks(const struct wave *w) {
 
 static const struct gemm *select_gemm(const struct cpu_exec *x, int n, const struct mat *m, bool transposed, int batch,
                                       bool wide) {
-    const struct gemm *special = gemm_for_weights(x->level, n, batch, m);
-    /* it would round to BF16, or quantise over many columns */
-    if (wide && (batch > BATCH_INVARIANT_ROWS || (special && special->is_int8))) special = NULL;
+    const struct gemm *special = gemm_for_weights(x->level, n, batch, wide, m);
     /* transposing a matrix pays off only from some tokens on */
     if (transposed) special = NULL;
     if (special && special->supports(m, n)) return special;

@@ -26,11 +26,12 @@ const struct gemm *gemm_for(enum cpu_level level, bool wide) {
     return level >= CPU_AVX2 ? &gemm_avx2 : &gemm_scalar;
 }
 
-const struct gemm *gemm_for_weights(enum cpu_level level, int n, int batch, const struct mat *w) {
+const struct gemm *gemm_for_weights(enum cpu_level level, int n, int batch, bool wide, const struct mat *w) {
+    if (wide && batch > BATCH_INVARIANT_ROWS) return NULL; /* others round to BF16, or quantise over many columns */
     if (level >= CPU_AMX && gemm_has(&gemm_amx) && batch > BATCH_INVARIANT_ROWS)
         return n <= GEMM_SKINNY_MAX ? &gemm_amx_skinny_bf16 : NULL;
     /* with AVX-VNNI the same bits */
-    if (level == CPU_AVX2 && gemm_int8_avx2.supports(w, n))
+    if (level == CPU_AVX2 && !wide && gemm_int8_avx2.supports(w, n))
         return gemm_has(&gemm_int8_avxvnni) ? &gemm_int8_avxvnni : &gemm_int8_avx2;
     if (level == CPU_AVX2 && batch > BATCH_INVARIANT_ROWS)
         return gemm_has(&gemm_int16_avxvnni) ? &gemm_int16_avxvnni : &gemm_int16_avx2;

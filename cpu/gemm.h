@@ -62,6 +62,6 @@ enum {
     /* of gemm_skinny_bf16: from 10 (768 or 7,168 columns) to 16 (2,048) on, gemm_avx512bf16 is faster */
     GEMM_SKINNY_BF16_MAX = 12,
 };
-const struct gemm *gemm_for_weights(enum cpu_level level, int n, int batch, const struct mat *w);
+const struct gemm *gemm_for_weights(enum cpu_level level, int n, int batch, bool wide, const struct mat *w);
 /* True if this CPU can run g (for AMX also the kernel, asked by cpu_level_best). */
 bool gemm_has(const struct gemm *g);

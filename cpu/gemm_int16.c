@@ -145,7 +145,6 @@ static void decode(struct block (*to)[DEPTH], const struct mat *w, int r, int la
 
 /* --- Products --------------------------------------------------------------------------------- */
 
-INLINE __m256i load_words(const int16_t *p) { return _mm256_load_si256((const __m256i *)(const void *)p); }
 /* sum[t][i] += n blocks of row i by token t, i < R, t < T; tokens ld blocks apart. */
 INLINE void tile(V (*sum)[STRIP], const struct block (*w)[DEPTH], const struct block *x, int ld, int n, const int R,
                  const int T, const int segment) {
@@ -156,9 +155,9 @@ INLINE void tile(V (*sum)[STRIP], const struct block (*w)[DEPTH], const struct b
                 EACH (int t = 0; t < T; t++) dot[i][t] = _mm256_setzero_si256();
             _Pragma("GCC unroll 4") for (int c = s * segment / 16; c < (s + 1) * segment / 16; c++) {
                 __m256i a[4];
-                EACH (int i = 0; i < R; i++) a[i] = load_words(w[i][b].word[c]);
+                EACH (int i = 0; i < R; i++) a[i] = load_v(w[i][b].word[c]);
                 EACH (int t = 0; t < T; t++) {
-                    __m256i v = load_words(x[t * ld].word[c]);
+                    __m256i v = load_v(x[t * ld].word[c]);
                     if (R > 1) __asm__("" : "+x"(v)); /* one load for all rows */
                     EACH (int i = 0; i < R; i++) dot[i][t] = add_products(dot[i][t], a[i], v);
                 }
@@ -179,7 +178,7 @@ INLINE void tile_32(V (*sum)[STRIP], const struct block (*w)[DEPTH], const struc
         __m256i part[4];
         EACH (int k = 0; k < 4; k += 2) {
             __m256i a[8];
-            EACH (int c = 0; c < 8; c++) a[c] = load_words(w[0][b].word[4 * k + c]);
+            EACH (int c = 0; c < 8; c++) a[c] = load_v(w[0][b].word[4 * k + c]);
             EACH (int t = 0; t < T; t++) {
                 const struct block *g = &x[t * ld];
                 const __m256i four =

@@ -26,7 +26,7 @@ enum { HAS_VNNI = 0 };
 #endif
 
 enum {
-    FEW = 3,         /* tokens that are multiplied with codes in registers */
+    FEW = 3,         /* up to this many tokens, codes stay in registers */
     TOKENS = 4,      /* of a tile */
     STRIP = 4,       /* panels decoded together: they stay in L1 */
     PANEL_ROWS = 16, /* two panels of a tile */
@@ -51,6 +51,9 @@ static int blocks(int k) { return (k + BLOCK - 1) / BLOCK; }
 
 static size_t packed_bytes(int n, int k) { return (size_t)n * (size_t)blocks(k) * sizeof(struct int8_x); }
 
+/* Sums of neighbouring words. */
+INLINE __m256i words_to_dwords(__m256i v) { return _mm256_madd_epi16(v, _mm256_set1_epi16(1)); }
+
 /* A scale is NaN if a column is not finite. */
 static void x_make(struct int8_x *b, const float *x) {
     __m256i most[PARTS];
@@ -71,15 +74,14 @@ static void x_make(struct int8_x *b, const float *x) {
             _mm256_packs_epi16(_mm256_packs_epi32(v[0], v[1]), _mm256_packs_epi32(v[2], v[3])),
             _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
         _mm256_store_si256((__m256i *)(void *)(b->q + 32 * k), bytes);
-        sums[k] = _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), bytes), _mm256_set1_epi16(1));
+        sums[k] = words_to_dwords(_mm256_maddubs_epi16(_mm256_set1_epi8(1), bytes));
     }
     /* halves 0, 2, 4, 6 and 1, 3, 5, 7 of four parts */
     const __m256i in_order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
     const __m256i a = _mm256_permutevar8x32_epi32(halves_4(sums, false), in_order),
                   c = _mm256_permutevar8x32_epi32(halves_4(sums + 4, false), in_order);
     _mm256_store_si256((__m256i *)(void *)b->sum16, _mm256_permute4x64_epi64(_mm256_packs_epi32(a, c), 0xd8));
-    const __m256i all =
-        _mm256_madd_epi16(_mm256_load_si256((const __m256i *)(const void *)b->sum16), _mm256_set1_epi16(1));
+    const __m256i all = words_to_dwords(load_v(b->sum16));
     vstore(b->sum, _mm256_cvtepi32_ps(all));
 }
 static void pack(void *dst, const float *x, const int32_t *gather, int ldx, int n, int k, int part, int parts) {
@@ -99,8 +101,6 @@ static void pack(void *dst, const float *x, const int32_t *gather, int ldx, int 
 
 /* --- A part's products ------------------------------------------------------------------------ */
 
-INLINE __m256i load_v(const void *p) { return _mm256_load_si256((const __m256i *)p); }
-INLINE __m256i words_to_dwords(__m256i v) { return _mm256_madd_epi16(v, _mm256_set1_epi16(1)); }
 /* Adds products in fours to dwords. */
 INLINE __m256i add_fours(__m256i sum, __m256i codes, __m256i x) {
 #ifdef __AVXVNNI__
@@ -115,7 +115,7 @@ INLINE __m256i sums_of(const struct int8_x *x, int k) {
     memcpy(&two, x->sum16[k], sizeof two);
     return _mm256_set1_epi32(two);
 }
-/* Adds part k, whose products with `each` are `dot`, a lane per row. */
+/* Adds part k to the sums of eight rows; dot: its products with x, times `each`. */
 INLINE V add_part(V sum, __m256i dot, const struct scales *s, const int k, const struct int8_x *x, const int dtype) {
     const V scale = vload(s->scale[k]);
     const int bias = bias_of(dtype);
@@ -154,6 +154,16 @@ INLINE __m256i four_rows(__m256i a, __m256i b, const int dtype) {
     if (words <= 2) return fours(a, b, false);
     return _mm256_add_epi16(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
 }
+/* Sums on their way from eight vectors, one of each row, to two, of rows 0 to 3 and 4 to 7. */
+struct row_sums {
+    __m256i one, two, four, rest;
+};
+INLINE void take_row(struct row_sums *s, const int r, __m256i dot, const int dtype) {
+    if (r % 2 == 0) s->one = dot;
+    else if (r % 4 == 1) s->two = two_rows(s->one, dot, dtype);
+    else if (r == 3) s->four = four_rows(s->two, two_rows(s->one, dot, dtype), dtype);
+    else s->rest = four_rows(s->two, two_rows(s->one, dot, dtype), dtype);
+}
 /* A lane per row, of four rows each: times `each`, of the first and of the last 16 columns. */
 INLINE __m256i eight_rows(__m256i a, __m256i b, const struct scales *s, const int k, const int dtype) {
     const int words = rows_as_words(dtype);
@@ -172,7 +182,8 @@ INLINE void few_blocks(V *sum, const uint8_t *const *p, const struct scales *s, 
                        const int N, const int dtype) {
     const int size = block_bytes(dtype) / PARTS;
     EACH (int k = 0; k < PARTS; k += 2) {
-        __m256i one[FEW], two[FEW], four[FEW], v[2];
+        struct row_sums part[FEW];
+        __m256i v[2];
         if (k >= parts) break;
         EACH (int r = 0; r < ROWS; r++) {
             two_blocks_codes(v, p[r] + (k + 1) * size, p[r] + (k + 2) * size, dtype);
@@ -180,20 +191,15 @@ INLINE void few_blocks(V *sum, const uint8_t *const *p, const struct scales *s, 
                 const __m256i a = load_v(x[t].q + 32 * k), b = load_v(x[t].q + 32 * k + 32);
                 const __m256i first = products_of(v[0], _mm256_permute2x128_si256(a, b, 0x20)),
                               last = products_of(v[1], _mm256_permute2x128_si256(a, b, 0x31));
-                const __m256i dot = HAS_VNNI ? _mm256_add_epi32(first, last) : _mm256_add_epi16(first, last);
-                if (r % 2 == 0) one[t] = dot;
-                else if (r % 4 == 1) two[t] = two_rows(one[t], dot, dtype);
-                else {
-                    const __m256i whole = four_rows(two[t], two_rows(one[t], dot, dtype), dtype);
-                    if (r < 4) four[t] = whole;
-                    else
-                        EACH (int i = 0; i < 2; i++) {
-                            const __m256i part = i ? _mm256_permute2x128_si256(four[t], whole, 0x31)
-                                                   : _mm256_permute2x128_si256(four[t], whole, 0x20);
-                            sum[t] = add_part(sum[t], rows_as_words(dtype) < 4 ? part : words_to_dwords(part), s, k + i,
-                                              x + t, dtype);
-                        }
-                }
+                take_row(&part[t], r, HAS_VNNI ? _mm256_add_epi32(first, last) : _mm256_add_epi16(first, last), dtype);
+            }
+        }
+        EACH (int t = 0; t < N; t++) {
+            __m256i dot[2] = {_mm256_permute2x128_si256(part[t].four, part[t].rest, 0x20),
+                              _mm256_permute2x128_si256(part[t].four, part[t].rest, 0x31)};
+            EACH (int i = 0; i < 2; i++) {
+                if (rows_as_words(dtype) >= 4) dot[i] = words_to_dwords(dot[i]);
+                sum[t] = add_part(sum[t], dot[i], s, k + i, x + t, dtype);
             }
         }
     }
@@ -208,20 +214,13 @@ INLINE void few_block(V *sum, const uint8_t *const *p, int parts, const struct i
         return;
     }
     EACH (int k = 0; k < PARTS; k++) {
-        __m256i one[FEW], two[FEW], four[FEW];
+        struct row_sums part[FEW];
         EACH (int r = 0; r < ROWS; r++) {
             const __m256i codes = codes_of(p[r], k, dtype);
-            EACH (int t = 0; t < N; t++) {
-                const __m256i dot = products_of(codes, load_v(x[t].q + 32 * k));
-                if (r % 2 == 0) one[t] = dot;
-                else if (r % 4 == 1) two[t] = two_rows(one[t], dot, dtype);
-                else {
-                    const __m256i whole = four_rows(two[t], two_rows(one[t], dot, dtype), dtype);
-                    if (r < 4) four[t] = whole;
-                    else sum[t] = add_part(sum[t], eight_rows(four[t], whole, &s, k, dtype), &s, k, x + t, dtype);
-                }
-            }
+            EACH (int t = 0; t < N; t++) take_row(&part[t], r, products_of(codes, load_v(x[t].q + 32 * k)), dtype);
         }
+        EACH (int t = 0; t < N; t++)
+            sum[t] = add_part(sum[t], eight_rows(part[t].four, part[t].rest, &s, k, dtype), &s, k, x + t, dtype);
     }
 }
 /* Copies what exists of the last 256 columns of eight rows and sets p to the copies. */
@@ -390,16 +389,16 @@ struct scratch {
     float sum[CHUNK][STRIP * ROWS];
 };
 static size_t scratch_bytes(int n, int k) { return sizeof(struct scratch); }
-static void store(float *y, const float *sum, int n, bool accumulate) {
-    for (int i = 0; i < n; i++) y[i] = accumulate ? y[i] + sum[i] : sum[i];
-}
 /* `have` <= ROWS rows, each `gap` further than the one before. */
 static void few(const struct format *f, const struct mat *w, int r, int gap, int have, const void *packed, int n,
                 float *y, int ldy, bool accumulate) {
     float out[FEW][ROWS] __attribute__((aligned(32)));
     f->few[n - 1](out, w, r, gap, r + (have - 1) * gap, packed);
     for (int t = 0; t < n; t++)
-        for (int i = 0; i < have; i++) store(y + (size_t)t * (size_t)ldy + r + i * gap, &out[t][i], 1, accumulate);
+        for (int i = 0; i < have; i++) {
+            float *to = y + (size_t)t * (size_t)ldy + r + i * gap;
+            *to = accumulate ? *to + out[t][i] : out[t][i];
+        }
 }
 static void rows(const struct mat *w, int r0, int r1, const void *packed, int n, float *y, int ldy, bool accumulate,
                  void *scratch) {
@@ -427,7 +426,7 @@ static void rows(const struct mat *w, int r0, int r1, const void *packed, int n,
                 f->products(s->sum[0], s->w, panels, parts,
                             (const struct int8_x *)packed + (size_t)b * (size_t)n + (size_t)i0, m);
             }
-            for (int t = 0; t < m; t++) store(y + (size_t)(i0 + t) * (size_t)ldy + r, s->sum[t], have, accumulate);
+            gemm_store_sums(y + (size_t)i0 * (size_t)ldy + r, ldy, s->sum[0], STRIP * ROWS, m, have, accumulate);
         }
     }
 }

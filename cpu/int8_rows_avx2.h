@@ -17,7 +17,8 @@ enum { ROWS = 8, BLOCK = 256 /* columns */, PARTS = BLOCK / 32 };
 struct scales {
     float scale[PARTS][ROWS], off[PARTS][ROWS];
     int16_t each[PARTS][2][2 * ROWS]; /* has_two: of 16 columns, twice */
-    int16_t bias[PARTS][2 * ROWS];    /* has_two: -bias * each, of the first and second 16 columns */
+    /* of the first and second 16 columns. has_two: -bias * each; Q2_K, which has no bias: minima, whose scale is off */
+    int16_t bias[PARTS][2 * ROWS];
 };
 
 /* The formats that have these kernels. */
@@ -30,16 +31,11 @@ INLINE bool has_off(int dtype) {
 /* Bytes of 256 columns. */
 INLINE int block_bytes(int dtype) {
     switch (dtype) {
-    case DT_Q2_K: return 84;
-    case DT_Q3_K: return 110;
-    case DT_Q4_K: return 144;
-    case DT_Q5_K: return 176;
-    case DT_Q6_K: return 210;
-    case DT_Q4_0: return 8 * 18;
-    case DT_Q4_1: return 8 * 20;
-    case DT_Q5_0: return 8 * 22;
-    case DT_Q5_1: return 8 * 24;
-    default: return 8 * 17; /* MXFP4 */
+#define CASE(name) \
+    case FORMAT_DTYPE(name): return BLOCK / FORMAT_BLOCK(name) * FORMAT_BYTES(name);
+        FORMATS_INT8_AVX2(CASE)
+#undef CASE
+    default: return 0;
     }
 }
 INLINE int bias_of(int dtype) {
@@ -66,22 +62,9 @@ INLINE int pairs_that_fit(int dtype) {
 
 /* --- Codes ------------------------------------------------------------------------------------ */
 
-/* Shifts the bits of each byte left, or right if by < 0, and masks them. */
-INLINE __m256i moved(__m256i v, const int by, const int mask) {
-    return _mm256_and_si256(by > 0   ? _mm256_slli_epi16(v, by)
-                            : by < 0 ? _mm256_srli_epi16(v, -by)
-                                     : v,
-                            _mm256_set1_epi8((char)mask));
-}
 /* Formats whose blocks are parts: 16 bytes of nibbles, the low ones of the first 16 columns, at their end. */
 INLINE bool has_blocks(int dtype) { return !has_two(dtype) && dtype != DT_Q4_K && dtype != DT_Q5_K; }
 INLINE bool has_fifth_bits(int dtype) { return dtype == DT_Q5_0 || dtype == DT_Q5_1; }
-/* 16 in each byte whose bit is set, those of eight bytes in a byte of `bits` that `order` names. */
-INLINE __m256i sixteens(__m256i bits, __m256i order) {
-    const __m256i bit = _mm256_set1_epi64x((long long)0x8040201008040201);
-    const __m256i all = _mm256_and_si256(_mm256_shuffle_epi8(bits, order), bit);
-    return _mm256_and_si256(_mm256_cmpeq_epi8(all, bit), _mm256_set1_epi8(16));
-}
 INLINE __m256i fp4_values(__m256i codes) { /* doubled, plus the bias */
     const __m128i values = _mm_add_epi8(load_16((const uint8_t *)mat_mxfp4), _mm_set1_epi8(12));
     return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(values), codes);
@@ -92,10 +75,7 @@ INLINE __m256i block_codes(const uint8_t *p, const int dtype) {
     const __m256i codes = _mm256_and_si256(_mm256_set_m128i(_mm_srli_epi16(v, 4), v), _mm256_set1_epi8(15));
     if (dtype == DT_MXFP4) return fp4_values(codes);
     if (!has_fifth_bits(dtype)) return codes;
-    int bits;
-    memcpy(&bits, p - 20, sizeof bits);
-    const __m256i order = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
-    return _mm256_or_si256(codes, sixteens(_mm256_set1_epi32(bits), order));
+    return _mm256_or_si256(codes, fifth_bits(p - 20, p - 18, 0)); /* the last 16 columns' bits are two bytes further */
 }
 /* The first and the last 16 columns' codes of the blocks that end at p and q. */
 INLINE void two_blocks_codes(__m256i v[2], const uint8_t *p, const uint8_t *q, const int dtype) {
@@ -103,12 +83,7 @@ INLINE void two_blocks_codes(__m256i v[2], const uint8_t *p, const uint8_t *q, c
     v[0] = _mm256_and_si256(both, four), v[1] = _mm256_and_si256(_mm256_srli_epi16(both, 4), four);
     EACH (int i = 0; i < 2 && dtype == DT_MXFP4; i++) v[i] = fp4_values(v[i]);
     if (!has_fifth_bits(dtype)) return;
-    int a, b;
-    memcpy(&a, p - 20, sizeof a), memcpy(&b, q - 20, sizeof b);
-    const __m256i bits = _mm256_set_m128i(_mm_cvtsi32_si128(b), _mm_cvtsi32_si128(a));
-    const __m256i order = _mm256_broadcastsi128_si256(_mm_set_epi64x(0x0101010101010101, 0));
-    EACH (int i = 0; i < 2; i++)
-        v[i] = _mm256_or_si256(v[i], sixteens(bits, _mm256_add_epi8(order, _mm256_set1_epi8((char)(2 * i)))));
+    EACH (int i = 0; i < 2; i++) v[i] = _mm256_or_si256(v[i], fifth_bits(p - 20, q - 20, 16 * i));
 }
 /* Codes of part k of the 256 columns at p, in order. */
 INLINE __m256i codes_of(const uint8_t *p, const int k, const int dtype) {
@@ -245,10 +220,8 @@ INLINE void load_scales(struct scales *s, const uint8_t *const *p, const int dty
         transpose_8(v);
         EACH (int k = 0; k < PARTS; k++) {
             const __m256i first = v[k];
-            if (dtype == DT_MXFP4) { /* 2^(e - 127), half of it: 0 gives 2^-127 */
-                const __m256i e = _mm256_slli_epi32(_mm256_and_si256(first, _mm256_set1_epi32(255)), 23);
-                low = _mm256_castsi256_ps(_mm256_max_epu32(e, _mm256_set1_epi32(0x00400000)));
-                vstore(s->scale[k], vmul(low, vset1(0.5f)));
+            if (dtype == DT_MXFP4) {
+                vstore(s->scale[k], vmul(power_v(first), vset1(0.5f))); /* values are doubled */
                 continue;
             }
             halves_of(&low, &high, first);

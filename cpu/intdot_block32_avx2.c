@@ -68,18 +68,6 @@ INLINE void group_make(struct group *g, const float *x, int n) {
 
 enum { SIZE = FORMAT_BLOCK(FORMAT) == 32 ? FORMAT_BYTES(FORMAT) : 16, AT = DTYPE == DT_IQ4_XS ? 8 : SIZE - 16 };
 
-/* Columns 0 to 15 or 16 to 31 of two blocks, one byte each: 16 where a column's fifth bit, of four bytes at p and q, is
- * set. */
-INLINE __m256i fifth_bits(const uint8_t *p, const uint8_t *q, const int from) {
-    uint32_t a, b;
-    memcpy(&a, p, 4), memcpy(&b, q, 4);
-    const __m256i eight = _mm256_set1_epi64x((long long)0x8040201008040201);
-    const __m256i order = _mm256_add_epi8(_mm256_setr_epi64x(0, 0x0101010101010101, 0, 0x0101010101010101),
-                                          _mm256_set1_epi8((char)(from / 8)));
-    const __m256i each =
-        _mm256_shuffle_epi8(_mm256_set_m128i(_mm_cvtsi32_si128((int)b), _mm_cvtsi32_si128((int)a)), order);
-    return _mm256_and_si256(_mm256_cmpeq_epi8(_mm256_and_si256(each, eight), eight), _mm256_set1_epi8(16));
-}
 /* Blocks 2 * k and 2 * k + 1 as words, in the order of struct group. */
 INLINE void load_words(__m256i w[4], const uint8_t *p, const int k) {
     const __m256i four = _mm256_set1_epi8(15), low_byte = _mm256_set1_epi16(255);
@@ -108,11 +96,6 @@ INLINE void load_words(__m256i w[4], const uint8_t *p, const int k) {
     w[3] = _mm256_srli_epi16(high, 8);
 }
 
-/* 2^(e - 127) of the lowest byte e of each lane; 0 gives 2^-127, NaN gives infinity. */
-INLINE V power_v(__m256i e) {
-    const __m256i exponent = _mm256_slli_epi32(_mm256_and_si256(e, _mm256_set1_epi32(255)), 23);
-    return _mm256_castsi256_ps(_mm256_max_epu32(exponent, _mm256_set1_epi32(0x00400000)));
-}
 /* The first bytes of each block, one block per lane in the order of halves_4: loads that place them in the right lane,
  * all within the group. */
 #define FIRSTS(LANE)     LANE(1, 2) LANE(2, 4) LANE(3, 6) LANE(4, 1) LANE(5, 3) LANE(6, 5) LANE(7, 7)

@@ -71,13 +71,6 @@ INLINE void group_make(struct group *g, const float *x, int n) {
 
 /* --- Weights ---------------------------------------------------------------------------------- */
 
-/* Shifts the bits of each byte left, or right if by < 0, and masks them. */
-INLINE __m256i moved(__m256i v, const int by, const int mask) {
-    return _mm256_and_si256(by > 0   ? _mm256_slli_epi16(v, by)
-                            : by < 0 ? _mm256_srli_epi16(v, -by)
-                                     : v,
-                            _mm256_set1_epi8((char)mask));
-}
 /* Columns from 32 * v on: even ones, odd ones. */
 INLINE void load_words(__m256i w[2], const uint8_t *p, const int v) {
     const __m256i low_byte = _mm256_set1_epi16(255);

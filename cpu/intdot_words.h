@@ -23,6 +23,33 @@ INLINE __m128i scales_q3_k(const uint8_t *p) {
     return _mm_sub_epi8(six, _mm_set1_epi8(32));
 }
 
+/* 32 bytes of aligned memory. */
+INLINE __m256i load_v(const void *p) { return _mm256_load_si256((const __m256i *)p); }
+
+/* Shifts the bits of each byte left, or right if by < 0, and masks them. */
+INLINE __m256i moved(__m256i v, const int by, const int mask) {
+    return _mm256_and_si256(by > 0   ? _mm256_slli_epi16(v, by)
+                            : by < 0 ? _mm256_srli_epi16(v, -by)
+                                     : v,
+                            _mm256_set1_epi8((char)mask));
+}
+/* Columns 0 to 15 or 16 to 31 of two blocks, one byte each: 16 where a column's fifth bit, of four bytes at p and q, is
+ * set. */
+INLINE __m256i fifth_bits(const uint8_t *p, const uint8_t *q, const int from) {
+    uint32_t a, b;
+    memcpy(&a, p, 4), memcpy(&b, q, 4);
+    const __m256i eight = _mm256_set1_epi64x((long long)0x8040201008040201);
+    const __m256i order = _mm256_add_epi8(_mm256_setr_epi64x(0, 0x0101010101010101, 0, 0x0101010101010101),
+                                          _mm256_set1_epi8((char)(from / 8)));
+    const __m256i each =
+        _mm256_shuffle_epi8(_mm256_set_m128i(_mm_cvtsi32_si128((int)b), _mm_cvtsi32_si128((int)a)), order);
+    return _mm256_and_si256(_mm256_cmpeq_epi8(_mm256_and_si256(each, eight), eight), _mm256_set1_epi8(16));
+}
+/* 2^(e - 127) of the lowest byte e of each lane; 0 gives 2^-127, NaN gives infinity. */
+INLINE V power_v(__m256i e) {
+    const __m256i exponent = _mm256_slli_epi32(_mm256_and_si256(e, _mm256_set1_epi32(255)), 23);
+    return _mm256_castsi256_ps(_mm256_max_epu32(exponent, _mm256_set1_epi32(0x00400000)));
+}
 /* Adds the pair products of 16-bit words to sum; one or two instructions, same result. */
 INLINE __m256i add_products(__m256i sum, __m256i w, __m256i x) {
 #ifdef __AVXVNNI__

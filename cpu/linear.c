@@ -198,10 +198,8 @@ int cpu_linear(struct exec *base, const struct op_linear *o) {
         j.parts = (o->w.cols + j.per - 1) / j.per;
         return cpu_exec_for_each(j.x, batch * j.parts, cols_task, &j);
     }
-    const struct gemm *special = gemm_for_weights(j.x->level, o->n, o->n, &o->w);
-    if (!o->exact && special && !(o->wide && (o->n > BATCH_INVARIANT_ROWS || special->is_int8)) &&
-        special->supports(&o->w, o->n))
-        return run_gemm(j.x, o, batch, special);
+    const struct gemm *special = gemm_for_weights(j.x->level, o->n, o->n, o->wide, &o->w);
+    if (!o->exact && special && special->supports(&o->w, o->n)) return run_gemm(j.x, o, batch, special);
     if (!o->exact && o->n > BATCH_INVARIANT_ROWS) return run_gemm(j.x, o, batch, gemm_for(j.x->level, o->wide));
     size_t row = dtype_bytes(o->w.dtype, (size_t)o->w.cols);
     int share = o->w.rows * batch / (pool_threads(j.x->pool) * 4); /* enough tasks for an even distribution */

@@ -55,7 +55,7 @@ struct oneshot {
     struct buf earlier_text, earlier_thinking; /* of turns before the last one */
     struct turn_stats earlier_stats;           /* their sums */
     struct buf calls_json;                     /* calls as objects for --json */
-    struct oneshot_long *document;             /* which was read in parts, or not */
+    struct oneshot_long *document;             /* and the parts that it was read in */
 };
 
 /* Skips the markup of tool calls: valid calls are shown when they are complete, and print_answer() prints invalid
@@ -181,7 +181,7 @@ static int save_answer(struct oneshot *o, struct store *store, struct error *e) 
     return rc ? error_prefix(e, "not saved") : 0;
 }
 
-/* Keeps the answer of a person for --last. Nobody asked for this copy: without it the answer is complete. */
+/* Keeps the answer of a person for --last. The answer does not fail if it cannot be kept. */
 static void keep_answer(struct oneshot *o) {
     struct store store = {0};
     struct error e;

@@ -16,7 +16,7 @@
 /* Notes take an eighth of the context, so that those of several parts fit beside each other. */
 enum { NOTES_SHARE = 8, NOTES_MOST = 1024, NOTES_LEAST = 16, SPARE_TOKENS = 8 };
 
-/* A document, or the text beside -p, which has no name. Its text stands at [from, from + n) of level.text. */
+/* A document, or the text that came with -p, called "text": bytes [from, from + n) of level.text. */
 struct source {
     const char *name; /* name_n bytes */
     size_t name_n, from, n;
@@ -31,7 +31,7 @@ struct level {
     const char *question;
     size_t question_n;
     int depth;       /* 0: the documents */
-    struct buf text; /* of all sources */
+    struct buf text; /* the sources' texts, one after the other */
     struct source *sources;
     size_t n_sources, cap_sources;
     size_t *ends; /* [n_parts] of the parts */
@@ -90,8 +90,8 @@ static void put_part(const struct level *v, size_t from, size_t to, struct buf *
     }
 }
 
-/* Makes the prompt that asks for notes on a part. What all parts have in common stands first, so that its KV rows are
- * computed once. The question stands at the end, too: small models forget it over a long text. */
+/* Makes the prompt that asks for notes on a part. It begins with what is the same for all parts, whose KV rows are
+ * then computed once. It ends with the question again, because small models forget it over a long text. */
 static int make_part_prompt(const struct level *v, size_t from, size_t to, int part, int n, struct prompt *out,
                             struct error *e) {
     struct buf b = {0};

@@ -1,6 +1,6 @@
 #pragma once
-/* --long split: a document larger than the context is read in parts. Each part is asked for notes on the question; the
- * notes of all parts replace the document. Notes that do not fit either are read in parts again. */
+/* --long split: a document larger than the context is read in parts. The model takes notes on each part that help to
+ * answer the question; these replace the document. If they do not fit, they are read in parts, too. */
 #include "cli/app.h"
 #include "cli/turn/conversation.h"
 #include "cli/turn/prompt.h"

@@ -6,9 +6,10 @@
 #include "cli/terminal/highlight.h"
 #include "cli/terminal/sanitize.h"
 
-struct markdown_columns { /* of a table of which rows were printed */
-    int *widths;          /* [n] */
-    size_t n, cap;        /* n 0: none was printed */
+/* The columns of a table whose first rows have been printed. */
+struct markdown_columns {
+    int *widths;   /* [n] */
+    size_t n, cap; /* n 0: no row has been printed */
 };
 
 struct markdown {
@@ -33,7 +34,7 @@ struct markdown {
     /* the head of a table that may continue, its rule, and what was not printed yet */
     struct buf table;
     struct markdown_columns columns;
-    bool table_is_text;                   /* the rows are no table, or too wide */
+    bool table_is_text;                   /* rows are printed as they are: not a table, or too wide */
     struct buf word, styles;              /* styles: style bits of each byte of word */
     int width;                            /* of word */
     bool link, after_wide, after_opening; /* word is a link; its last character is wide, or opening punctuation */

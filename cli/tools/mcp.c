@@ -152,7 +152,7 @@ static void cancel_request(struct mcp *m, int64_t id, const char *why) {
     if (!m->http) send_unsent(m);
 }
 
-/* Appends a request. Those of VERSION have no connection that says who asks. */
+/* Appends a request. To a stateless server each request says who the client is. */
 static void put_request(struct mcp *m, int64_t id, const char *method, const char *params) {
     static const char meta[] = "\"_meta\": {\"io.modelcontextprotocol/protocolVersion\": \"" VERSION
                                "\", \"io.modelcontextprotocol/clientInfo\": " CLIENT_INFO
@@ -171,7 +171,7 @@ static bool names(const struct json *versions) {
     return found;
 }
 
-/* What is asked. tool: the name of the tool that is called; NULL: none. */
+/* A request and its deadline. tool: the name of the tool to call; NULL: another request. */
 struct question {
     const char *method, *params, *tool;
     double timeout_s, until;
@@ -328,7 +328,7 @@ static int initialize(struct mcp *m, struct error *e) {
     return 0;
 }
 
-/* Asks whether the server speaks VERSION. *speaks: false also if there was no answer, or an error. */
+/* Asks whether the server speaks VERSION. *speaks is false, too, if it answers with an error or not at all. */
 static int probe(struct mcp *m, bool *speaks, struct error *e) {
     struct arena arena = {0};
     const struct json *result;

@@ -236,7 +236,7 @@ static int formats(enum cpu_level level, int rounds) {
                                       .row_step = 1,
                                       .dtype = all[f],
                                       .scale_dtype = all[f] == DT_E2M1 ? DT_E8M0 : DT_F32};
-                const struct gemm *special = gemm_for_weights(level, sizes[s], MOST, &w),
+                const struct gemm *special = gemm_for_weights(level, sizes[s], MOST, false, &w),
                                   *g = special && special->supports(&w, sizes[s]) ? special : gemm_for(level, false);
                 void *packed = memory(g->packed_bytes(sizes[s], COLS)),
                      *scratch = memory(g->scratch_bytes(sizes[s], COLS));
@@ -304,7 +304,7 @@ static int few(enum cpu_level level, int rounds) {
                                 .row_step = 1,
                                 .dtype = all[f],
                                 .scale_dtype = DT_F32};
-                const struct gemm *ways[WAYS] = {NULL, gemm_for_weights(level, n, MOST, &w), &gemm_int16_avx2,
+                const struct gemm *ways[WAYS] = {NULL, gemm_for_weights(level, n, MOST, false, &w), &gemm_int16_avx2,
                                                  gemm_for(level, false)};
                 for (int v = 1; v < WAYS; v++)
                     if (ways[v] && (!gemm_has(ways[v]) || (ways[v]->supports && !ways[v]->supports(&w, MOST))))
@@ -358,7 +358,7 @@ static int scales(enum cpu_level level, int rounds) {
     for (size_t i = 0; i < (size_t)w.copies * ROWS * COLS; i++) w.data[i] = (uint8_t)((w.data[i] & 0x8f) | 0x30);
     printf("%s, E4M3 [%d, %d], one thread, GFLOP/s, medians of %d\n", cpu_describe(), ROWS, COLS, rounds);
     for (size_t s = 0; s < SIZES; s++) {
-        const struct gemm *special = gemm_for_weights(level, sizes[s], MOST, w.m),
+        const struct gemm *special = gemm_for_weights(level, sizes[s], MOST, false, w.m),
                           *g = special && (!special->supports || special->supports(w.m, sizes[s]))
                                    ? special
                                    : gemm_for(level, false);

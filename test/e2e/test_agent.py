@@ -239,12 +239,13 @@ class Bounds(Agent):
         os.makedirs(os.path.join(self.home, "working"))  # its name begins as the directory's
         self.write("working/f", "the secret\n")
 
-    OUT = ("../secret", "src/../../secret", "/etc/passwd", "out", "outdir/secret", "abs", "top/etc/passwd", "loop", "far", "proc/secret", "./.././secret", "//etc/passwd", "src/../..", "outdir/work/../secret", "../working/f")
+    OUT = ("../secret", "src/../../secret", "out", "outdir/secret", "abs", "loop", "far", "proc/secret", "./.././secret", "src/../..", "outdir/work/../secret", "../working/f")
 
     def test_paths(self):
         """No path and no link leads out of the directory, with openat2 and without."""
         for env in ({}, {"HEARTH_LIMITS": "walks=1"}):
-            paths = [*self.OUT, os.path.join(self.home, "secret"), os.path.join(self.home, "working/f"), self.dir + "/../secret", "a\0b", "x" * 300, "fifo", "gone"]
+            secret = os.path.join(self.home, "secret")
+            paths = [*self.OUT, secret, "/" + secret, "top" + secret, os.path.join(self.home, "working/f"), self.dir + "/../secret", "a\0b", "x" * 300, "fifo", "gone"]
             reads = [(tool, p) for p in paths for tool in ("read_file", "list_directory", "search_text")]
             calls = self.agent(*(call(t, path=p, pattern="secret|root") for t, p in reads), env=env)
             for (tool, path), c in zip(reads, calls):

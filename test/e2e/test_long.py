@@ -119,7 +119,7 @@ class Long(driver.Case):
         self.assertIn(b"no prompt for --long", t.out)
 
 
-class Stub(http.server.BaseHTTPRequestHandler):
+class Endpoint(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *args):
@@ -146,7 +146,7 @@ class Stub(http.server.BaseHTTPRequestHandler):
 class Served(driver.Case):
     def setUp(self):
         super().setUp()
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Stub)
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Endpoint)
         self.server.seen, self.server.context = [], 1024
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
         self.addCleanup(self.server.server_close)

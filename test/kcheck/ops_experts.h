@@ -126,7 +126,7 @@ static void check_values(int n, int n_experts, int topk, uint8_t dtype) {
         for (int k = 0; k < topk; k++) ids[t * topk + k] = (t * 3 + (t % 2 ? k : topk - k)) % n_experts;
     EACH_THREADS("values", y, size, was, on->ops->values(on, &o));
     const struct cpu_exec *cpu = (const struct cpu_exec *)(const void *)execs[0];
-    const struct gemm *gemm = gemm_for_weights(cpu->level, 100, n, &o.w);
+    const struct gemm *gemm = gemm_for_weights(cpu->level, 100, n, false, &o.w);
     const double u = !products_bf16             ? 0x1p-24
                      : n > BATCH_INVARIANT_ROWS ? 0x1p-8
                                                 : 0x1p-16,
@@ -197,7 +197,7 @@ static void check_experts(int n, int n_experts, int topk, bool shared, const str
     int together = 32;
     double steps = 0x1p14; /* of a large group; GEVM and small groups are more exact */
     for (int i = 0; i < 3; i++) {
-        const struct gemm *gemm = gemm_for_weights(cpu->level, 100, n, of[i]);
+        const struct gemm *gemm = gemm_for_weights(cpu->level, 100, n, false, of[i]);
         whole |= cpu->k.whole[of[i]->dtype] != NULL;
         if (gemm && gemm->is_int8) steps = 127;
         if (gemm && gemm->is_int16) together = 256;
