@@ -14,11 +14,11 @@ void fair_queue_push(struct fair_queue *f, struct fair_entry *t, uint64_t client
     *at = t;
 }
 
-struct fair_entry *fair_queue_next(const struct fair_queue *f, bool (*may)(const void *ctx, uint64_t client),
+struct fair_entry *fair_queue_next(const struct fair_queue *f, bool (*may)(const void *ctx, const struct fair_entry *t),
                                    const void *ctx) {
     struct fair_entry *best = NULL;
     for (struct fair_entry *t = f->first; t; t = t->next)
-        if ((!best || t->round < best->round) && (!may || may(ctx, t->client))) best = t;
+        if ((!best || t->round < best->round) && (!may || may(ctx, t))) best = t;
     return best;
 }
 

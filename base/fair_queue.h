@@ -16,8 +16,8 @@ struct fair_queue {
 };
 
 void fair_queue_push(struct fair_queue *f, struct fair_entry *t, uint64_t client, uint64_t order);
-/* Returns the next entry among clients for which may(ctx, client) is true; may NULL: all clients. NULL: none. */
-struct fair_entry *fair_queue_next(const struct fair_queue *f, bool (*may)(const void *ctx, uint64_t client),
+/* Returns the next entry among those for which may(ctx, entry) is true; may NULL: all. NULL: none. */
+struct fair_entry *fair_queue_next(const struct fair_queue *f, bool (*may)(const void *ctx, const struct fair_entry *t),
                                    const void *ctx);
 /* dequeues it as served; the client's other entries move to a later round */
 void fair_queue_serve(struct fair_queue *f, struct fair_entry *t);

@@ -62,9 +62,10 @@ static int open_runtime(struct engine *eng, struct error *e) {
     if ((rc = work_open(&eng->prefill_work, c, prefill_batch_rows(c, eng->info.context), NULL, NULL, NULL, e)))
         return rc;
     eng->logits = mem_alloc((size_t)c->vocab * sizeof *eng->logits);
+    eng->passing_logits = mem_alloc((size_t)c->vocab * sizeof *eng->passing_logits);
     eng->sample_scratch = mem_alloc(SAMPLE_SCRATCH(c->vocab, eng->info.context) * sizeof *eng->sample_scratch);
     eng->machine.expert_touched = mem_calloc((size_t)c->n_experts + 1, 1);
-    if (!eng->logits || !eng->sample_scratch || !eng->machine.expert_touched)
+    if (!eng->logits || !eng->passing_logits || !eng->sample_scratch || !eng->machine.expert_touched)
         return error_set(e, ERR_MEMORY, "no memory for logits over %d tokens", c->vocab);
     rc = gpu_set_open(&eng->machine.gpus, eng->params.gpus, e);
     if (rc == ERR_RUNTIME && !exec_modes[eng->params.prefill].min_devices &&
@@ -285,7 +286,7 @@ void engine_close(struct engine **ep) {
     pthread_cond_destroy(&eng->ended_cond);
     mem_free(eng->machine.expert_touched);
     mem_free(eng->logits);
-    mem_free(eng->prefill_tokens);
+    mem_free(eng->passing_logits);
     mem_free(eng->sample_scratch);
     mem_free(eng->eos);
     mem_free(eng->dir);

@@ -106,9 +106,9 @@ int serve_compile_open(struct server *s, struct error *e) {
     return s->compile_fd >= 0 ? 0 : error_set(e, ERR_RUNTIME, "--serve: no event descriptor");
 }
 
-static bool client_may_compile(const void *server, uint64_t client) {
+static bool client_may_compile(const void *server, const struct fair_entry *t) {
     for (const struct compile_job *j = ((const struct server *)server)->jobs; j; j = j->next)
-        if (j->queue_entry.client == client) return false;
+        if (j->queue_entry.client == t->client) return false;
     return true;
 }
 

@@ -99,6 +99,11 @@ struct prefill_driver {
     int (*open)(struct runtime *m, struct prefill_job *j, struct error *e);
     int (*advance)(struct runtime *m, struct prefill_job *j, struct error *e);
     void (*close)(struct runtime *m, struct prefill_job *j);
+    /* Between two calls of advance: pause leaves prefill_work to another prefill, until resume; close may also follow.
+     * ERR_MEMORY: advance must come first. NULL: nothing of this prefill is in there then. */
+    int (*pause)(struct runtime *m, struct prefill_job *j, struct error *e);
+    void (*resume)(struct runtime *m, struct prefill_job *j);
+    bool has_thread; /* works beside the engine thread: is_ready only at the end */
 };
 extern const struct prefill_driver prefill_mode_cpu, prefill_mode_blend, prefill_mode_slp, prefill_mode_dslp;
 /* adds rows [n_layers, n_experts] that selected each expert to m->usage */

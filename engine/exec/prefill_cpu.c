@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "engine/exec/cpu_layer.h"
 #include "engine/exec/prefill.h"
+#include "engine/layer/work_open.h"
 #include "engine/transfer/trace.h"
 
 static int run_layer(struct runtime *m, struct work *w, int i, const struct span *spans, int n_spans, int n,
@@ -30,6 +31,7 @@ struct cpu_prefill {
     uint64_t routing_batch; /* number of the batch in the routing trace, and its lines */
     struct buf routing_lines;
     float *logits; /* [HEAD_ROWS if all are wanted, else 1, vocab] */
+    void *saved;   /* what later layers read of the batch, while another prefill uses the workspace; else NULL */
 };
 
 static int open_cpu(struct runtime *m, struct prefill_job *j, struct error *e) {
@@ -53,6 +55,7 @@ static void close_cpu(struct runtime *m, struct prefill_job *j) {
     routing_trace_end(m->routing, &p->routing_lines, false);
     buf_free(&p->routing_lines);
     mem_free(p->logits);
+    mem_free(p->saved);
     mem_free(p);
 }
 
@@ -125,5 +128,27 @@ static int advance_cpu(struct runtime *m, struct prefill_job *j, struct error *e
     return p->at < j->n ? PREFILL_MORE : 0;
 }
 
-const struct prefill_driver prefill_mode_cpu = {
-    .mode = PREFILL_CPU, .unit = "prefill", .open = open_cpu, .advance = advance_cpu, .close = close_cpu};
+static int pause_cpu(struct runtime *m, struct prefill_job *j, struct error *e) {
+    struct cpu_prefill *p = j->state;
+    if (!p->n) return 0;
+    if (!(p->saved = mem_alloc(work_saved_bytes(&m->w->config, p->n))))
+        return error_set(e, ERR_MEMORY, "no memory for a second prefill");
+    work_save(m->prefill_work, p->n, p->saved);
+    return 0;
+}
+static void resume_cpu(struct runtime *m, struct prefill_job *j) {
+    struct cpu_prefill *p = j->state;
+    if (!p->saved) return;
+    work_restore(m->prefill_work, p->n, p->saved);
+    *m->prefill_work->first_bad = -1;
+    mem_free(p->saved);
+    p->saved = NULL;
+}
+
+const struct prefill_driver prefill_mode_cpu = {.mode = PREFILL_CPU,
+                                                .unit = "prefill",
+                                                .open = open_cpu,
+                                                .advance = advance_cpu,
+                                                .close = close_cpu,
+                                                .pause = pause_cpu,
+                                                .resume = resume_cpu};

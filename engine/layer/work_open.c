@@ -1,5 +1,7 @@
 #include "engine/layer/work_open.h"
 
+#include <string.h>
+
 /* Workspaces: the sizes of their buffers, which work_rows.h lists, and views of some of their rows. */
 #include "base/mem.h"
 #include "engine/layer/block.h"
@@ -232,6 +234,32 @@ struct work work_slice(const struct config *c, const struct work *w, int row) {
     for (const struct work_row *k = work_rows; k->width; k++)
         if (k->life >= WORK_CALLS) work_point(k, c, &r, w, (size_t)row);
     return r;
+}
+
+static bool outlives_layer(const struct work_row *k) {
+    return k->life == WORK_INPUT || k->life == WORK_LAYER || k->reads;
+}
+size_t work_saved_bytes(const struct config *c, int n) {
+    size_t sum = 0;
+    for (const struct work_row *k = work_rows; k->width; k++)
+        if (outlives_layer(k)) sum += (size_t)n * work_row_bytes(k, c);
+    return sum;
+}
+void work_save(const struct work *w, int n, void *to) {
+    char *at = to;
+    for (const struct work_row *k = work_rows; k->width; k++) {
+        const size_t bytes = outlives_layer(k) ? (size_t)n * work_row_bytes(k, w->config) : 0;
+        if (bytes) memcpy(at, *work_field(w, k), bytes);
+        at += bytes;
+    }
+}
+void work_restore(struct work *w, int n, const void *from) {
+    const char *at = from;
+    for (const struct work_row *k = work_rows; k->width; k++) {
+        const size_t bytes = outlives_layer(k) ? (size_t)n * work_row_bytes(k, w->config) : 0;
+        if (bytes) memcpy(*work_field(w, k), at, bytes);
+        at += bytes;
+    }
 }
 
 void work_keep_grown(struct work *w, const struct work *slice) {

@@ -50,3 +50,8 @@ struct work work_slice(const struct config *c, const struct work *w, int row);
 /* Hands buffers that grew in a slice back to w; call after each use of a slice that attends. */
 void work_keep_grown(struct work *w, const struct work *slice);
 size_t work_bytes(const struct config *c, int rows); /* bytes that work_open allocates */
+/* Between two layers of a batch of n tokens other batches may use a host workspace: work_save copies what the next
+ * layers read to `to`, of work_saved_bytes, and work_restore copies it back. */
+size_t work_saved_bytes(const struct config *c, int n);
+void work_save(const struct work *w, int n, void *to);
+void work_restore(struct work *w, int n, const void *from);

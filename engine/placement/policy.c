@@ -197,6 +197,18 @@ void policy_prefill(const struct policy_machine *m, const struct policy_prefill_
         append_why(out->why, cap, "; not on all devices: %s", refused[PREFILL_DSLP]);
 }
 
+bool policy_may_pass(const struct policy_pass_in *in, const struct policy_passed *p) {
+    const double meaningful = 0.1; /* share after which the measured rate tells more than the expected one */
+    const double measured_s = p->share > 0 ? p->own_s / p->share : 0,
+                 total_s = measured_s > 0 && (p->share >= meaningful || !(p->expected_s > 0))
+                               ? measured_s
+                               : fmax(p->expected_s, p->own_s);
+    double pass_s = in->expected_s;
+    if (pass_s < 0 && p->is_on_cpu && p->n > 0) pass_s = total_s * in->n / p->n;
+    else if (p->is_on_cpu && p->share >= meaningful && p->expected_s > 0) pass_s *= measured_s / p->expected_s;
+    return total_s > 0 && pass_s >= 0 && pass_s < total_s * (1 - p->share) && p->lost_s + pass_s <= total_s;
+}
+
 /* --- Decode ----------------------------------------------------------------------------------- */
 
 static double expected_decode_s(const struct policy_machine *m, const struct policy_decode_in *in, enum exec_mode mode,

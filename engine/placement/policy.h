@@ -12,8 +12,8 @@
  *     dual    two or more sessions, when the model predicts a gain from overlapping two micro-batches
  *     paged   throughput batches: chosen by search.h, never for interactive sessions
  *
- * Prefills are served in order of arrival. Zero-initialized input is a machine without devices and without a cost
- * model. */
+ * Prefills are served in order of arrival, but one that ends sooner passes those in progress. Zero-initialized input is
+ * a machine without devices and without a cost model. */
 #include <stdbool.h>
 
 #include "engine/placement/cost.h"
@@ -64,6 +64,23 @@ struct policy_prefill_out {
     char why[200];
 };
 void policy_prefill(const struct policy_machine *m, const struct policy_prefill_in *in, struct policy_prefill_out *out);
+
+/* Whether a prompt of n tokens may be read on the CPU before a prefill in progress ends: if it ends sooner (shortest
+ * remaining time first; so it waits for at most its own time), and if all prompts that pass delay the other by at most
+ * its own time. */
+struct policy_pass_in {
+    int n;
+    double expected_s; /* on the CPU; < 0: unknown */
+};
+struct policy_passed { /* the prefill in progress */
+    double own_s;      /* seconds that it took so far */
+    double share;      /* of its work that is done */
+    double expected_s; /* in all; 0: unknown */
+    double lost_s;     /* seconds that others took while it waited */
+    int n;             /* its tokens */
+    bool is_on_cpu;
+};
+bool policy_may_pass(const struct policy_pass_in *in, const struct policy_passed *p);
 
 enum { POLICY_EXPECTED_GROWTH = 1024 }; /* positions by which a decoding session is expected to grow */
 struct policy_decode_in {

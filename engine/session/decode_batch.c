@@ -10,6 +10,7 @@
 #include "engine/session/drafts.h"
 #include "engine/session/engine_state.h"
 #include "engine/session/policy_machine.h"
+#include "engine/session/prefill_list.h"
 #include "engine/session/session.h"
 #include "engine/session/session_turn.h"
 #include "engine/session/time_slices.h"
@@ -31,9 +32,8 @@ int decode_batch_pick(const struct engine *eng, struct session *batch[ENGINE_MAX
 /* Chooses the mode of the next batch and how many sessions it takes; the others wait for the batch after it. */
 static int choose_exec(struct engine *eng, struct session **batch, int n) {
     struct policy_machine m = policy_machine_of(eng);
-    struct policy_decode_in in = {.n_decoding = n,
-                                  .max_rows = ENGINE_MAX_BATCH,
-                                  .beside_prefill = eng->prefill_driver && eng->prefill_driver != &prefill_mode_cpu};
+    struct policy_decode_in in = {
+        .n_decoding = n, .max_rows = ENGINE_MAX_BATCH, .beside_prefill = prefill_list_streams(eng)};
     struct policy_decode_out out, *last = &eng->explained_decision;
     for (int i = 0; i < n; i++) in.keys += batch[i]->n_tokens / (double)n;
     in.context_tokens = in.keys + POLICY_EXPECTED_GROWTH;

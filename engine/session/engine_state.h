@@ -40,6 +40,21 @@ struct draft_tokens {
     int first_pos, n, n_checked, confidence;
     int32_t token[DRAFT_MAX];
 };
+/* A session's prefill, while it is in the engine's list. */
+struct prefill_run {
+    struct session *below;               /* the next older prefill in the list */
+    const struct prefill_driver *driver; /* NULL: not started */
+    struct prefill_job job;
+    int32_t *tokens; /* a private copy: the session's tokens may change before the prefill has stopped */
+    size_t tokens_cap;
+    bool is_abandoned; /* its turn has ended, but it has not stopped */
+    bool is_paused;    /* a newer prefill has the workspace */
+    bool is_refused;   /* nothing may pass it: no memory to pause it */
+    int n_passed;      /* prompts that were read before it had ended */
+    /* start time; seconds of the engine thread in it, and of newer ones while it waited; time of its last progress
+     * event; seconds predicted by the cost model, 0: unknown */
+    double began, thread_s, lost_s, progress_emitted, expected_s;
+};
 struct session {
     struct engine *engine;
     struct session *next; /* in engine->sessions */
@@ -63,6 +78,7 @@ struct session {
     uint64_t turn_id;              /* serial number of the turn, engine-wide */
     struct fair_entry queue_entry; /* entry in the prefill queue */
     uint64_t last_batch;           /* number of the decode batch that it last took part in */
+    struct prefill_run prefill;
     int n_answered;
     bool has_waited;               /* its prompt waited for --max-tpot */
     struct draft_tokens drafts[2]; /* from lookup, from a model; n 0: no draft to judge */
@@ -126,7 +142,7 @@ struct engine {
     char *kv_dir;
     bool is_calibrated; /* cost is calibrated, or need not be */
     int32_t *eos;
-    float *logits;                      /* [vocab] of the last prefilled position */
+    float *logits, *passing_logits;     /* [vocab] of the last prefilled position; of one that passes others */
     struct sample_item *sample_scratch; /* [SAMPLE_SCRATCH(vocab, context)] */
     pthread_t thread;
     bool started;
@@ -139,21 +155,13 @@ struct engine {
     uint64_t n_turns, n_events, n_batches; /* turns queued, events emitted, decode batches started */
     int n_unread;                          /* events of all sessions */
     int event_fd, wake_fd;                 /* eventfds: readable while events wait; wakes the engine thread */
-    bool batch_running;                    /* a decode batch runs: a turn in prefill may be ended */
-    /* The one running prefill. */
+    /* Prefills in progress, the newest first. The newest runs; those below wait for it, but for one on devices, which
+     * has a thread of its own and is always the oldest. Changed under the lock. */
     struct session *prefilling;
-    /* session whose turn ended before its prefill stopped; the next prefill waits for it */
-    struct session *abandoned;
-    const struct prefill_driver *prefill_driver; /* NULL: not started */
-    struct prefill_job prefill_job;
-    int32_t *prefill_tokens; /* a private copy: the session's tokens may change before the prefill has stopped */
-    size_t prefill_tokens_cap;
-    /* start time; seconds of the engine thread in it; time of the last progress event */
-    double prefill_began, prefill_thread_s, progress_emitted;
-    double prefill_expected_s;                   /* seconds predicted by the cost model */
-    double last_decode_at;                       /* time of the last decode batch; 0: none */
-    enum exec_mode next_exec;                    /* mode of the next decode batch */
-    double batch_expected_s;                     /* predicted seconds of it */
+    struct session *advancing; /* whose prefill the engine thread works on without the lock; NULL: none */
+    double last_decode_at;     /* time of the last decode batch; 0: none */
+    enum exec_mode next_exec;  /* mode of the next decode batch */
+    double batch_expected_s;   /* predicted seconds of it */
     struct policy_decode_out explained_decision; /* decision that decode_why describes */
     char decode_why[660];
     struct mtp *mtp;                /* NULL: unused */

@@ -1,5 +1,5 @@
 /* The engine thread, which owns the CPU executor. Each round it does one unit of ready work: a decode batch of all
- * decoding sessions, a unit of the running prefill (a layer; one prefill at a time, clients take turns), or a task from
+ * decoding sessions, a unit of a prefill (a layer; clients take turns, short prompts pass long ones), or a task from
  * another thread. When decode competes with the rest, each gets half of the time. A prefill on devices has its own
  * thread and overlaps with decode batches. */
 #include <math.h>
@@ -14,6 +14,7 @@
 #include "engine/session/drafts.h"
 #include "engine/session/engine_tasks.h"
 #include "engine/session/engine_thread.h"
+#include "engine/session/prefill_list.h"
 #include "engine/session/prefill_queue.h"
 #include "engine/session/prefix.h"
 #include "engine/session/session.h"
@@ -29,29 +30,31 @@ struct loop_round {
     int n_batch, n_decoding;
     enum throughput_next throughput;
     struct engine_task *task;
-    bool prefill_ready;  /* a unit of prefill can run */
-    bool prefill_active; /* a prefill runs or is stopping */
-    bool any_turn;       /* a turn was ever submitted; before that weights are untouched */
+    struct session *prefill; /* a unit of its prefill can run; NULL: none */
+    bool prefill_active;     /* a prefill runs or is stopping */
+    bool any_turn;           /* a turn was ever submitted; before that weights are untouched */
 };
 enum loop_action { LOOP_EXIT, LOOP_CALIBRATE, LOOP_WORK }; /* EXIT: the engine closes and no work is left */
 
 static enum loop_action choose_work(struct engine *eng, struct loop_round *r) {
     struct session *batch[ENGINE_MAX_BATCH];
+    eng->advancing = NULL;
     session_reap_cancelled(eng);
     r->throughput = throughput_ready(eng);
     if (!r->throughput) prefill_queue_pick(eng);
     const int n = r->throughput ? 0 : decode_batch_pick(eng, batch);
-    if (!eng->is_calibrated && !eng->prefill_driver &&
+    if (!eng->is_calibrated && !prefill_list_has_begun(eng) &&
         ((n && eng->params.decode == MODE_AUTO) || (eng->prefilling && eng->params.prefill == MODE_AUTO)))
         return LOOP_CALIBRATE;
     r->task = eng->tasks;
-    r->prefill_ready = prefill_queue_ready(eng);
-    r->prefill_active = eng->prefilling || eng->abandoned;
+    r->prefill = prefill_queue_ready(eng);
+    r->prefill_active = eng->prefilling;
     r->any_turn = eng->n_turns;
     r->n_decoding = n;
-    const bool other_work = r->task || (r->prefill_ready && (!n || tpot_has_room(eng, eng->tpot.unit_s)));
+    const bool other_work = r->task || (r->prefill && (!n || tpot_has_room(eng, eng->tpot.unit_s)));
     r->n_batch = n && !(other_work && eng->decode_lead_s > 0) ? decode_batch_fill(eng, batch, n, r->rows) : 0;
     if (!r->n_batch && r->task) eng->tasks = r->task->next;
+    else if (!r->n_batch) eng->advancing = r->prefill;
     return atomic_load(&eng->closing) && !n && !other_work && !r->prefill_active && !r->throughput ? LOOP_EXIT
                                                                                                    : LOOP_WORK;
 }
@@ -59,14 +62,10 @@ static enum loop_action choose_work(struct engine *eng, struct loop_round *r) {
 static void run_decode_batch(struct engine *eng, struct loop_round *r) {
     if (eng->params.draft) drafts_add(eng, r->rows, r->n_batch);
     pthread_mutex_lock(&eng->lock);
-    eng->batch_running = true;
     for (int i = 0; i < r->n_batch; i++) session_set_hold(r->rows[i].s, HOLD_BATCH);
     session_reap_cancelled(eng); /* cancelled turns need not wait for the batch */
     pthread_mutex_unlock(&eng->lock);
     decode_batch_run(eng, r->rows, r->n_batch);
-    pthread_mutex_lock(&eng->lock);
-    eng->batch_running = false;
-    pthread_mutex_unlock(&eng->lock);
     /* Copying one chunk of KV for the disk is spread over batches: 4 MB (1 << 22 bytes) per batch, about 1 ms. */
     if (eng->n_batches % (1 + ((uint64_t)eng->prefill_work.rows * eng->info.kv_token_bytes >> 22)) == 0)
         prefix_save_one(eng);
@@ -109,15 +108,15 @@ static bool run_round(struct engine *eng) {
     if (r.n_batch) run_decode_batch(eng, &r);
     else if (r.task) engine_run_task(eng, r.task);
     else if (r.throughput == THROUGHPUT_RUN) throughput_run(eng);
-    else if (r.prefill_ready) prefill_queue_advance(eng);
+    else if (r.prefill) prefill_queue_advance(r.prefill);
     else run_idle(eng, &r);
     const double t = clock_now() - begin;
-    eng->is_resting &= !r.n_batch && !r.task && !r.prefill_ready;
+    eng->is_resting &= !r.n_batch && !r.task && !r.prefill;
     /* Decode and the other work share the time. The lead of either is at most this unit, so that neither waits long. */
     if (r.n_batch) eng->decode_lead_s = fmin(eng->decode_lead_s + t, t);
-    else if (r.task || r.prefill_ready) eng->decode_lead_s = r.n_decoding ? fmax(eng->decode_lead_s - t, -t) : 0;
+    else if (r.task || r.prefill) eng->decode_lead_s = r.n_decoding ? fmax(eng->decode_lead_s - t, -t) : 0;
     if (r.n_batch) tpot_batch_done(eng, r.n_decoding, eng->n_batch_tokens, t);
-    else if (r.prefill_ready && !r.task && r.n_decoding) tpot_charge(eng, eng->tpot.unit_s = t);
+    else if (r.prefill && !r.task && r.n_decoding) tpot_charge(eng, eng->tpot.unit_s = t);
     prefill_queue_emit_progress(eng);
     return true;
 }

@@ -1,4 +1,5 @@
-/* Prefills prompts, one at a time, unit by unit, in a mode that the policy chooses (exec/prefill.h). */
+/* Prefills prompts unit by unit, in a mode that the policy chooses (exec/prefill.h). One runs at a time, but a short
+ * prompt passes a long one: it is read on the CPU, between two layers of the other one or beside a device's. */
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -6,10 +7,12 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/mem.h"
 #include "engine/exec/blend/blend_device.h"
 #include "engine/sampling/sample.h"
 #include "engine/session/engine_state.h"
 #include "engine/session/policy_machine.h"
+#include "engine/session/prefill_list.h"
 #include "engine/session/prefill_queue.h"
 #include "engine/session/prefill_room.h"
 #include "engine/session/prefix.h"
@@ -45,7 +48,7 @@ static const struct prefill_driver *choose_prefill_driver(struct engine *eng, st
                                    .n_cached = s->n_kv,
                                    .since_decode_s = eng->last_decode_at > 0 ? clock_now() - eng->last_decode_at : -1,
                                    .dense_resident = decode_resident_layers(eng->machine.decode) == eng->info.n_layers};
-    m.forced_prefill = eng->params.prefill;
+    m.forced_prefill = s->prefill.below ? PREFILL_CPU : eng->params.prefill;
     for (int i = 0; i < m.n_devices; i++)
         m.held[i] = (double)decode_held_bytes(eng->machine.decode, i),
         m.free[i] = (double)gpu_mem_free(g->gpu[i]) + m.held[i];
@@ -66,8 +69,8 @@ static const struct prefill_driver *choose_prefill_driver(struct engine *eng, st
     struct policy_prefill_out out;
     policy_prefill(&m, &in, &out);
     const struct prefill_driver *driver = drivers[out.mode];
-    eng->prefill_job.device = out.device;
-    eng->prefill_expected_s = s->stats.prefill_expected_s = out.seconds[out.mode];
+    s->prefill.job.device = out.device;
+    s->prefill.expected_s = s->stats.prefill_expected_s = out.seconds[out.mode];
     char where[100], weights[80] = "", uploads[120] = "", nodes[80] = "";
     if (driver == &prefill_mode_cpu)
         snprintf(where, sizeof where, "%s (%s, %d thread%s)", exec_modes[out.mode].what, eng->info.level,
@@ -85,33 +88,42 @@ static const struct prefill_driver *choose_prefill_driver(struct engine *eng, st
                  100 * eng->cost.spread_bw_share, eng->cost.n_nodes);
     else if (eng->cost.n_nodes)
         snprintf(nodes, sizeof nodes, "; %d NUMA nodes, each with rows of every expert", eng->cost.n_nodes);
-    snprintf(s->stats.prefill_why, sizeof s->stats.prefill_why, "%d new tokens %s: %.130s%s%s%s%s", n, where, out.why,
-             weights, uploads, nodes, s->has_waited ? "; waited for other answers (--max-tpot)" : "");
+    snprintf(s->stats.prefill_why, sizeof s->stats.prefill_why, "%d new tokens %s: %.130s%s%s%s%s", n, where,
+             s->prefill.below ? "passes a longer prompt" : out.why, weights, uploads, nodes,
+             s->has_waited ? "; waited for other answers (--max-tpot)" : "");
     return driver;
 }
 
+/* Appends to the reasons of a prefill. */
+static void add_why(struct session *s, const char *text) {
+    const size_t at = strlen(s->stats.prefill_why);
+    snprintf(s->stats.prefill_why + at, sizeof s->stats.prefill_why - at, "%s", text);
+}
+
 /* Starts the chosen driver, or another one after a failure. Returns PREFILL_MORE or an error. */
-static int begin_driver(struct engine *eng, const struct prefill_driver *driver, struct error *e) {
-    struct prefill_job *j = &eng->prefill_job;
+static int begin_driver(struct session *s, const struct prefill_driver *driver, struct error *e) {
+    struct engine *eng = s->engine;
+    struct prefill_job *j = &s->prefill.job;
     atomic_store(&j->is_ready, 0);
     atomic_store(&j->done, 0);
     atomic_store(&j->total, 0);
-    eng->prefilling->stats.prefill_mode = exec_mode_name(driver->mode);
-    eng->prefill_driver = driver;
+    s->stats.prefill_mode = exec_mode_name(driver->mode);
+    s->prefill.driver = driver;
     prefill_make_room(&eng->machine, driver->mode, j);
     int rc = driver->open(&eng->machine, j, e);
     return rc ? rc : PREFILL_MORE;
 }
 
 static void feed_mtp(void *ctx, int pos, int n, const float *x) {
-    struct engine *eng = ctx;
-    if (eng->prefilling) mtp_feed(eng->mtp, &eng->prefilling->mtp, pos, n, x);
+    struct session *s = ctx;
+    if (!s->prefill.is_abandoned) mtp_feed(s->engine->mtp, &s->mtp, pos, n, x);
 }
 
 /* Runs the units before the driver's: looks the prompt up in the caches, loads saved KV and resident weights, then
  * starts the driver. Returns PREFILL_MORE or an error. */
-static int begin_turn(struct engine *eng, struct error *e) {
-    struct session *s = eng->prefilling;
+static int begin_turn(struct session *s, struct error *e) {
+    struct engine *eng = s->engine;
+    struct prefill_run *run = &s->prefill;
     if (eng->restoring_turn != s->turn_id) {
         eng->restoring_turn = s->turn_id;
         s->n_kv = kv_resume_pos(&s->kv, s->n_kv);
@@ -126,8 +138,7 @@ static int begin_turn(struct engine *eng, struct error *e) {
         bool more;
         const int rc = prefill_load_next(
             &eng->machine, driver->mode,
-            &(struct prefill_job){
-                .kv = &s->kv, .pos = s->n_kv, .n = s->n_tokens - s->n_kv, .device = eng->prefill_job.device},
+            &(struct prefill_job){.kv = &s->kv, .pos = s->n_kv, .n = s->n_tokens - s->n_kv, .device = run->job.device},
             &more, e);
         if (rc == ERR_RUNTIME) {
             log_say(LOG_WARN, "%s; sessions now decode on the CPU", e->text);
@@ -137,128 +148,229 @@ static int begin_turn(struct engine *eng, struct error *e) {
         if (rc || more) return rc && rc != ERR_RUNTIME ? rc : PREFILL_MORE;
     }
     eng->restoring_turn = 0;
-    eng->prefill_began = eng->progress_emitted = clock_now();
-    eng->prefill_thread_s = 0;
-    if (!s->n_answered) s->stats.queue_s = eng->prefill_began - s->submitted_at;
+    run->began = run->progress_emitted = clock_now();
+    run->thread_s = run->lost_s = 0;
+    run->n_passed = 0;
+    for (struct session *o = run->below; o; o = o->prefill.below) o->prefill.n_passed++;
+    if (!s->n_answered) s->stats.queue_s = run->began - s->submitted_at;
     s->is_long_rope = config_long_rope(&eng->weights.config, s->n_tokens);
-    eng->prefill_job.n_complete = 0;
     if (!s->n_answered) s->stats.cached_tokens = s->n_kv;
     int n = s->n_tokens - s->n_kv, before = config_lookback_at(&eng->weights.config, s->n_kv);
-    if (mem_grow(&eng->prefill_tokens, &eng->prefill_tokens_cap, (size_t)(before + n), sizeof *eng->prefill_tokens))
+    if (mem_grow(&run->tokens, &run->tokens_cap, (size_t)(before + n), sizeof *run->tokens))
         return error_set(e, ERR_MEMORY, "no memory for a prompt of %d tokens", n);
-    memcpy(eng->prefill_tokens, s->tokens + s->n_kv - before, (size_t)(before + n) * sizeof *eng->prefill_tokens);
-    eng->prefill_job = (struct prefill_job){
-        .device = eng->prefill_job.device,
+    memcpy(run->tokens, s->tokens + s->n_kv - before, (size_t)(before + n) * sizeof *run->tokens);
+    run->job = (struct prefill_job){
+        .device = run->job.device,
         .kv = &s->kv,
-        .tokens = eng->prefill_tokens + before,
+        .tokens = run->tokens + before,
         .pos = s->n_kv,
         .n = n,
         .n_before = before,
-        .last_logits = eng->logits,
+        .last_logits = run->below ? eng->passing_logits : eng->logits,
         .on_logits = s->n_answered ? NULL : s->request.logits,
         .on_logits_ctx = s->request.logits_ctx,
         .on_hidden = eng->mtp ? feed_mtp : NULL,
-        .on_hidden_ctx = eng,
+        .on_hidden_ctx = s,
         .cancel = session_cancel_flag(s),
         .is_aligned = prefix_is_exact(s),
         .cut = prefix_shared_end(s),
     };
     kv_state_keep(&s->kv, s->n_kv); /* a rewind of this turn restarts here */
-    return begin_driver(eng, driver, e);
+    return begin_driver(s, driver, e);
 }
 
-/* Runs one unit of the running prefill; after the last one samples the first token. */
-static void advance_prefill(struct engine *eng) {
-    struct session *s = eng->prefilling;
+/* Seconds that a prefill took so far, without the time of newer ones that it waited for. */
+static double own_seconds(const struct prefill_run *run) {
+    return run->driver == &prefill_mode_cpu ? run->thread_s : clock_now() - run->began - run->lost_s;
+}
+
+/* Starts another driver if one failed: streaming without the resident weights, then the CPU. Returns PREFILL_MORE, or
+ * the error if there is no other. */
+static int begin_other_driver(struct session *s, int rc, struct error *e) {
+    struct engine *eng = s->engine;
+    struct prefill_run *run = &s->prefill;
+    if (rc == ERR_MEMORY && run->driver && run->driver->has_thread && decode_yield(eng->machine.decode)) {
+        log_say(LOG_INFO, "%s prefill: %s; evicting resident weights until the prefill ends",
+                exec_mode_name(run->driver->mode), e->text);
+        add_why(s, "; resident weights were evicted");
+        *e = (struct error){0};
+        rc = begin_driver(s, run->driver, e);
+    }
+    if ((rc != ERR_MEMORY && rc != ERR_RUNTIME) || !run->driver || run->driver == &prefill_mode_cpu) return rc;
+    log_say(LOG_WARN, "%s prefill: %s; using the CPU instead", exec_mode_name(run->driver->mode), e->text);
+    if (eng->machine.gpus->is_lost) decode_on_device_lost(eng->machine.decode, e->text);
+    snprintf(s->stats.prefill_why, sizeof s->stats.prefill_why, "%s failed: %.200s", exec_mode_name(run->driver->mode),
+             e->text);
+    *e = (struct error){0};
+    run->expected_s = s->stats.prefill_expected_s = 0;
+    return begin_driver(s, &prefill_mode_cpu, e);
+}
+
+/* Resident weights may return when no prefill is left on devices. */
+static void reclaim_devices(struct engine *eng, const struct session *ended) {
+    for (const struct session *s = eng->prefilling; s; s = s->prefill.below)
+        if (s != ended && s->prefill.driver && s->prefill.driver != &prefill_mode_cpu) return;
+    decode_reclaim(eng->machine.decode);
+}
+
+/* Ends the prefill; after a success samples the first token. */
+static void end_prefill(struct session *s, int rc, const struct error *e) {
+    struct engine *eng = s->engine;
+    struct prefill_run *run = &s->prefill;
+    const struct prefill_driver *driver = run->driver;
+    if (!rc && !s->request.logits && run->expected_s > 0) /* feed the measured time back to the cost model */
+        cost_observe(&eng->cost, &eng->cost.observed[driver->mode], run->job.n, run->expected_s, own_seconds(run));
+    if (run->n_passed) {
+        char why[80];
+        snprintf(why, sizeof why, "; %d shorter prompt%s passed it (%.3g s)", run->n_passed,
+                 run->n_passed == 1 ? "" : "s", run->lost_s);
+        add_why(s, why);
+    }
+    reclaim_devices(eng, s);
+    if (!s->n_answered) s->stats.prefill_s = clock_now() - run->began;
+    s->n_kv += run->job.n_complete;
+    if (driver && run->job.is_aligned && (driver == &prefill_mode_cpu || !eng->params.deterministic)) {
+        if (run->job.n_complete) s->prefix.token_s = own_seconds(run) / run->job.n_complete;
+        prefix_record(s);
+    }
+    run->driver = NULL;
+    if (rc) session_turn_end(s, DONE_STOP, rc, e);
+    else session_turn_sample(s, run->job.last_logits, -1, -1);
+}
+
+/* Has the prefill below leave the workspace. Without memory for that the session returns to the queue. */
+static bool pause_below(struct session *s) {
+    struct engine *eng = s->engine;
+    struct session *below = s->prefill.below;
+    struct error e = {0};
+    if (!below || below->prefill.is_paused || !below->prefill.driver || !below->prefill.driver->pause) return true;
+    if (below->prefill.driver->pause(&eng->machine, &below->prefill.job, &e)) {
+        pthread_mutex_lock(&eng->lock);
+        below->prefill.is_refused = true;
+        session_set_state(s, SESSION_QUEUED);
+        pthread_mutex_unlock(&eng->lock);
+        return false;
+    }
+    below->prefill.is_paused = true;
+    return true;
+}
+
+/* Runs one unit of a prefill. */
+static void advance_prefill(struct session *s) {
+    struct engine *eng = s->engine;
+    struct prefill_run *run = &s->prefill;
     struct error e = {0};
     uint64_t bytes_before = atomic_load(&eng->machine.bytes_read);
     double begin = clock_now();
     int rc;
-    if (!eng->prefill_driver) rc = begin_turn(eng, &e);
-    else if ((rc = eng->prefill_driver->advance(&eng->machine, &eng->prefill_job, &e)) != PREFILL_MORE)
-        eng->prefill_driver->close(&eng->machine, &eng->prefill_job);
-    if (rc == ERR_MEMORY && (eng->prefill_driver == &prefill_mode_slp || eng->prefill_driver == &prefill_mode_dslp) &&
-        decode_yield(eng->machine.decode)) { /* evict resident weights */
-        log_say(LOG_INFO, "%s prefill: %s; evicting resident weights until the prefill ends",
-                exec_mode_name(eng->prefill_driver->mode), e.text);
-        size_t at = strlen(s->stats.prefill_why);
-        snprintf(s->stats.prefill_why + at, sizeof s->stats.prefill_why - at, "; resident weights were evicted");
-        e = (struct error){0};
-        rc = begin_driver(eng, eng->prefill_driver, &e);
+    if (!run->driver) rc = begin_turn(s, &e);
+    else {
+        if (run->is_paused) run->driver->resume(&eng->machine, &run->job);
+        run->is_paused = false;
+        if ((rc = run->driver->advance(&eng->machine, &run->job, &e)) != PREFILL_MORE)
+            run->driver->close(&eng->machine, &run->job);
     }
-    /* fall back to the CPU */
-    if ((rc == ERR_MEMORY || rc == ERR_RUNTIME) && eng->prefill_driver && eng->prefill_driver != &prefill_mode_cpu) {
-        log_say(LOG_WARN, "%s prefill: %s; using the CPU instead", exec_mode_name(eng->prefill_driver->mode), e.text);
-        if (eng->machine.gpus->is_lost) decode_on_device_lost(eng->machine.decode, e.text);
-        snprintf(s->stats.prefill_why, sizeof s->stats.prefill_why, "%s failed: %.200s",
-                 exec_mode_name(eng->prefill_driver->mode), e.text);
-        e = (struct error){0};
-        eng->prefill_expected_s = s->stats.prefill_expected_s = 0;
-        rc = begin_driver(eng, &prefill_mode_cpu, &e);
-    }
+    if (rc && rc != PREFILL_MORE) rc = begin_other_driver(s, rc, &e);
     s->stats.bytes_read += atomic_load(&eng->machine.bytes_read) - bytes_before;
-    eng->prefill_thread_s += clock_now() - begin;
-    if (rc == PREFILL_MORE) return;
-    if (!rc && !s->request.logits && eng->prefill_expected_s > 0) /* feed the measured time back to the cost model */
-        cost_observe(
-            &eng->cost, &eng->cost.observed[eng->prefill_driver->mode], eng->prefill_job.n, eng->prefill_expected_s,
-            eng->prefill_driver == &prefill_mode_cpu ? eng->prefill_thread_s : clock_now() - eng->prefill_began);
-    decode_reclaim(eng->machine.decode);
-    const struct prefill_driver *driver = eng->prefill_driver;
-    eng->prefill_driver = NULL;
-    if (!s->n_answered) s->stats.prefill_s = clock_now() - eng->prefill_began;
-    s->n_kv += eng->prefill_job.n_complete;
-    if (eng->prefill_job.is_aligned && (driver == &prefill_mode_cpu || !eng->params.deterministic)) {
-        if (eng->prefill_job.n_complete)
-            s->prefix.token_s =
-                (driver == &prefill_mode_cpu ? eng->prefill_thread_s : clock_now() - eng->prefill_began) /
-                eng->prefill_job.n_complete;
-        prefix_record(s);
-    }
-    if (rc) session_turn_end(s, DONE_STOP, rc, &e);
-    else session_turn_sample(s, eng->prefill_job.last_logits, -1, -1);
+    const double t = clock_now() - begin;
+    run->thread_s += t;
+    for (struct session *o = run->below; o; o = o->prefill.below)
+        if (!o->prefill.driver || !o->prefill.driver->has_thread) o->prefill.lost_s += t;
+    if (rc != PREFILL_MORE) end_prefill(s, rc, &e);
 }
 
 /* Advances a prefill whose turn is over until it stops. */
-static void advance_abandoned(struct engine *eng) {
+static void advance_abandoned(struct session *s) {
+    struct engine *eng = s->engine;
     struct error e = {0};
-    if (eng->prefill_driver->advance(&eng->machine, &eng->prefill_job, &e) == PREFILL_MORE) return;
-    eng->prefill_driver->close(&eng->machine, &eng->prefill_job);
-    decode_reclaim(eng->machine.decode);
-    eng->prefill_driver = NULL;
+    if (s->prefill.driver->advance(&eng->machine, &s->prefill.job, &e) == PREFILL_MORE) return;
+    s->prefill.driver->close(&eng->machine, &s->prefill.job);
+    reclaim_devices(eng, s);
     pthread_mutex_lock(&eng->lock);
-    session_set_hold(eng->abandoned, HOLD_NONE);
-    eng->abandoned = NULL;
+    session_set_hold(s, HOLD_NONE);
+    prefill_list_remove(s);
     pthread_cond_broadcast(&eng->ended_cond);
     pthread_mutex_unlock(&eng->lock);
 }
 
-bool prefill_queue_ready(const struct engine *eng) {
-    return (eng->prefilling || eng->abandoned) && (!eng->prefill_driver || atomic_load(&eng->prefill_job.is_ready));
+struct session *prefill_queue_ready(const struct engine *eng) {
+    struct session *s, *newest = eng->prefilling;
+    /* one that only has to stop; one whose thread has ended; the newest */
+    for (s = newest; s; s = s->prefill.below)
+        if (s->prefill.driver && (s->prefill.is_abandoned || s->prefill.driver->has_thread) &&
+            atomic_load(&s->prefill.job.is_ready))
+            return s;
+    return newest && !newest->prefill.is_abandoned &&
+                   (!newest->prefill.driver || atomic_load(&newest->prefill.job.is_ready))
+               ? newest
+               : NULL;
 }
 
 void prefill_queue_emit_progress(struct engine *eng) {
-    struct session *s = eng->prefilling;
-    double now = clock_now(), total = s && eng->prefill_driver ? atomic_load(&eng->prefill_job.total) : 0;
-    if (!(total > 0) || now - eng->progress_emitted < 0.1 || s->n_answered) return;
-    double share = atomic_load(&eng->prefill_job.done) / total;
-    int n_new = s->n_tokens - s->stats.cached_tokens;
-    eng->progress_emitted = now;
+    const double now = clock_now();
     pthread_mutex_lock(&eng->lock);
-    session_emit_progress(s,
-                          &(struct event){.kind = EVENT_PROGRESS,
-                                          .session = s,
-                                          .unit = eng->prefill_driver->unit,
-                                          .done = (int)(share * n_new),
-                                          .total = n_new,
-                                          .left_s = share > 0 ? (now - eng->prefill_began) * (1 - share) / share : -1});
+    for (struct session *s = eng->prefilling; s; s = s->prefill.below) {
+        struct prefill_run *run = &s->prefill;
+        const double total = run->driver && !run->is_abandoned ? atomic_load(&run->job.total) : 0;
+        if (!(total > 0) || now - run->progress_emitted < 0.1 || s->n_answered) continue;
+        const double share = atomic_load(&run->job.done) / total;
+        const int n_new = s->n_tokens - s->stats.cached_tokens;
+        run->progress_emitted = now;
+        session_emit_progress(s, &(struct event){.kind = EVENT_PROGRESS,
+                                                 .session = s,
+                                                 .unit = run->driver->unit,
+                                                 .done = (int)(share * n_new),
+                                                 .total = n_new,
+                                                 .left_s = share > 0 ? (now - run->began) * (1 - share) / share : -1});
+    }
     pthread_mutex_unlock(&eng->lock);
 }
 
+/* --- The next prompt -------------------------------------------------------------------------- */
+
+static struct session *session_of(const struct fair_entry *t) {
+    return (struct session *)((char *)t - offsetof(struct session, queue_entry));
+}
+
+/* Whether a queued prompt may be read while others are. It is read on the CPU. */
+static bool may_pass(const void *engine, const struct fair_entry *t) {
+    const struct engine *eng = engine;
+    const struct session *s = session_of(t);
+    struct policy_pass_in in = {.expected_s = -1};
+    if (s->hold != HOLD_NONE) return false; /* its last prefill has not stopped */
+    for (const struct session *o = eng->prefilling; o; o = o->prefill.below) {
+        const struct prefill_run *run = &o->prefill;
+        const double total = run->driver && !run->is_abandoned ? atomic_load(&run->job.total) : 0,
+                     share = total > 0 ? atomic_load(&run->job.done) / total : 0;
+        if (run->is_refused || !run->driver || run->is_abandoned) return false;
+        struct policy_passed p = {.own_s = own_seconds(run),
+                                  .share = share,
+                                  .expected_s = run->expected_s,
+                                  .lost_s = run->lost_s,
+                                  .n = run->job.n,
+                                  .is_on_cpu = run->driver == &prefill_mode_cpu};
+        if (o == eng->prefilling) {
+            in.n = s->n_tokens - s->n_kv;
+            if (eng->is_calibrated)
+                in.expected_s =
+                    cost_prefill(&eng->cost, &eng->cost_model,
+                                 &(struct cost_prefill){.mode = PREFILL_CPU, .n = in.n, .pos = s->n_kv, .ranks = 1});
+        }
+        if (!policy_may_pass(&in, &p)) return false;
+    }
+    return true;
+}
+
 void prefill_queue_pick(struct engine *eng) {
-    const struct fair_entry *first = fair_queue_next(&eng->prefill_queue, NULL, NULL);
-    if (!first || eng->prefilling || eng->abandoned || atomic_load(&eng->closing)) return;
-    struct session *s = (struct session *)((char *)first - offsetof(struct session, queue_entry));
+    const bool passes = eng->prefilling;
+    if (atomic_load(&eng->closing)) return;
+    /* With --deterministic no mode may depend on other sessions. */
+    if (passes && ((eng->params.deterministic && eng->machine.gpus) ||
+                   (eng->params.prefill != MODE_AUTO && eng->params.prefill != PREFILL_CPU)))
+        return;
+    const struct fair_entry *first = fair_queue_next(&eng->prefill_queue, passes ? may_pass : NULL, eng);
+    if (!first) return;
+    struct session *s = session_of(first);
     if (!tpot_admits(eng, s)) {
         s->has_waited = true;
         return;
@@ -267,7 +379,7 @@ void prefill_queue_pick(struct engine *eng) {
     session_set_state(s, SESSION_PREFILL);
 }
 
-void prefill_queue_advance(struct engine *eng) {
-    if (eng->abandoned) advance_abandoned(eng);
-    else advance_prefill(eng);
+void prefill_queue_advance(struct session *s) {
+    if (s->prefill.is_abandoned) advance_abandoned(s);
+    else if (pause_below(s)) advance_prefill(s);
 }

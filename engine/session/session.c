@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "engine/layer/kv_planes.h"
 #include "engine/session/engine_tasks.h"
+#include "engine/session/prefill_list.h"
 #include "engine/session/prefix.h"
 #include "engine/session/session.h"
 
@@ -28,8 +29,8 @@ void session_set_state(struct session *s, enum session_state to) {
     int from = atomic_load(&s->state);
     assert(may_follow[from] >> to & 1);
     assert(0 <= s->n_kv && s->n_kv <= s->n_tokens && s->n_tokens <= eng->info.context);
-    assert((eng->prefilling == s) == (from == SESSION_PREFILL));
-    if (from == SESSION_PREFILL) eng->prefilling = NULL;
+    assert(from != SESSION_PREFILL || prefill_list_has(s));
+    if (from == SESSION_PREFILL && !s->prefill.is_abandoned) prefill_list_remove(s);
     if (from == SESSION_QUEUED && to == SESSION_PREFILL) fair_queue_serve(&eng->prefill_queue, &s->queue_entry);
     else if (from == SESSION_QUEUED) fair_queue_remove(&eng->prefill_queue, &s->queue_entry);
     if (to == SESSION_QUEUED) fair_queue_push(&eng->prefill_queue, &s->queue_entry, s->request.client, s->turn_id);
@@ -43,8 +44,8 @@ void session_set_state(struct session *s, enum session_state to) {
                !s->end_serial);
         break;
     case SESSION_PREFILL:
-        assert(!eng->prefilling);
-        eng->prefilling = s;
+        assert(!prefill_list_has(s));
+        prefill_list_push(s);
         break;
     case SESSION_DECODE: assert(s->n_kv == s->n_tokens - 1 && s->n_answered >= 1); break;
     case SESSION_ENDED:
@@ -90,20 +91,19 @@ static bool may_end_turn(const struct session *s) {
     switch (atomic_load(&s->state)) {
     case SESSION_QUEUED: return true;
     /* request.logits runs the caller's code, which must not outlive the turn */
-    case SESSION_PREFILL: return s->engine->batch_running && !s->request.logits;
+    case SESSION_PREFILL: return s->engine->advancing != s && !s->request.logits;
     case SESSION_DECODE: return s->hold != HOLD_CLAIMED;
     default: return false;
     }
 }
 
-/* Ends a turn whose prefill is suspended by a decode batch; the prefill stops later. */
+/* Ends a turn whose prefill waits, or runs in a thread of its own; the prefill stops later. */
 static void abandon_prefill(struct session *s) {
-    struct engine *eng = s->engine;
-    if (!eng->prefill_driver) return; /* not begun */
-    s->n_kv += eng->prefill_job.n_complete;
-    if (!s->n_answered) s->stats.prefill_s = clock_now() - eng->prefill_began;
+    if (!s->prefill.driver) return; /* not begun */
+    s->n_kv += s->prefill.job.n_complete;
+    if (!s->n_answered) s->stats.prefill_s = clock_now() - s->prefill.began;
     session_set_hold(s, HOLD_DRAINING);
-    eng->abandoned = s;
+    s->prefill.is_abandoned = true;
 }
 
 void session_reap_cancelled(struct engine *eng) {
@@ -309,7 +309,7 @@ int session_submit(struct session *s, const struct request *r, struct error *e) 
     s->stats = (struct turn_stats){
         .prompt_tokens = r->n, .cached_tokens = n_kept, .prefill_mode = "cpu", .decode_mode = "cpu"};
     pthread_mutex_lock(&eng->lock);
-    int live = eng->abandoned == s && eng->prefill_job.cancel == &s->cancel[0];
+    int live = s->prefill.is_abandoned && s->prefill.job.cancel == &s->cancel[0];
     atomic_store(&s->cancel[live], 0);
     atomic_store(&s->live_cancel, live);
     s->turn_id = ++eng->n_turns;

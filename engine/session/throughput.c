@@ -254,8 +254,7 @@ enum throughput_next throughput_ready(struct engine *eng) {
     struct throughput *m = eng->throughput;
     int n = 0;
     double keys = 0;
-    if (!m || m->has_failed || !(m->is_forced || m->is_chosen) || eng->prefilling || eng->abandoned ||
-        eng->prefill_driver || atomic_load(&eng->closing))
+    if (!m || m->has_failed || !(m->is_forced || m->is_chosen) || eng->prefilling || atomic_load(&eng->closing))
         return THROUGHPUT_NONE;
     for (struct session *s = eng->sessions; s; s = s->next) {
         int state = atomic_load(&s->state);

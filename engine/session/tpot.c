@@ -15,9 +15,11 @@ bool tpot_admits(const struct engine *eng, const struct session *s) {
     struct policy_machine m = policy_machine_of(eng);
     struct policy_decode_in in = {.n_decoding = 1, .max_rows = ENGINE_MAX_BATCH, .keys = s->n_tokens};
     struct policy_decode_out out;
-    for (const struct session *o = eng->sessions; o; o = o->next)
-        if (atomic_load(&o->state) == SESSION_DECODE && o->n_unread < ENGINE_MAX_UNREAD)
+    for (const struct session *o = eng->sessions; o; o = o->next) {
+        const int state = atomic_load(&o->state); /* a prompt that s passes was admitted */
+        if ((state == SESSION_DECODE && o->n_unread < ENGINE_MAX_UNREAD) || state == SESSION_PREFILL)
             in.n_decoding++, in.keys += o->n_tokens;
+    }
     if (in.n_decoding == 1) return true;
     in.keys /= in.n_decoding;
     in.context_tokens = in.keys + POLICY_EXPECTED_GROWTH;

@@ -54,6 +54,25 @@ class Served(Case):
         got = json.loads(self.s.request("POST", "/v1/chat/completions", {"messages": more, "max_tokens": 4})[2])
         self.assertEqual(got["usage"]["prompt_tokens_details"]["cached_tokens"], 0)
 
+    def test_a_short_prompt_passes_a_document(self):
+        """A question is answered before a document that came earlier, with the answer that it gets alone. The document may be read before the question
+        arrives: some tries."""
+        question = "how do i save"
+        alone = [self.s.chat(text, seed=1, max_tokens=8)[1]["choices"][0]["message"]["content"] for text in (question, "a word " * 250)]
+        for _ in range(9):
+            got = {}
+            document = threading.Thread(target=lambda: got.update(document=self.s.chat("a word " * 250, seed=1, max_tokens=8)[1]))
+            document.start()
+            while not got and all(s["state"] == "idle" for s in self.s.status()["sessions"]):
+                pass
+            answer = self.s.chat(question, seed=1, max_tokens=8)[1]
+            was_first = not got
+            document.join()
+            self.assertEqual([j["choices"][0]["message"]["content"] for j in (answer, got["document"])], alone)
+            if was_first:
+                return
+        self.fail("a question waits for a document")
+
     def test_begun_answers(self):
         """A request continues an answer if it begins with more of that answer than the last one did; begun anew, it gets a fresh session's answer."""
 

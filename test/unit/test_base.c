@@ -390,7 +390,7 @@ static void maps_can_be_dropped(void **state) {
 
 /* --- fair queue ------------------------------------------------------------------------------- */
 
-static bool not_three(const void *ctx, uint64_t client) { return client != 3; }
+static bool not_three(const void *ctx, const struct fair_entry *t) { return t->client != 3; }
 
 /* One client with many requests, others with few: served in rounds, each client in order. A client that leaves is not
  * served; one that may not run is skipped.

@@ -17,41 +17,7 @@
 #include "engine/ember/ember.h"
 #include "engine/engine.h"
 #include "engine/session/engine_state.h"
-#include "test/unit/session.h"
-
-enum { LONG = 6000 };
-static int32_t prompt[LONG];
-
-static struct engine *open_with(struct engine_params p) {
-    struct engine *e;
-    struct error err = {0};
-    p.dir = "ember:";
-    if (!p.threads) p.threads = 2;
-    if (engine_open(&e, &p, &err)) fail_msg("%s", err.text);
-    for (int i = 0; i < LONG; i++) prompt[i] = (i * 37 + i / 7 + 11) % (engine_info(e)->vocab - 20);
-    return e;
-}
-static void submit(struct session *s, int from, int n, int max_tokens) {
-    struct error err = {0};
-    struct request r = {.tokens = prompt + from,
-                        .n = n,
-                        .max_tokens = max_tokens,
-                        .flags = REQ_IGNORE_EOS,
-                        .sampling = {.temperature = 1, .top_p = 0.9f, .seed = 5}};
-    if (session_submit(s, &r, &err)) fail_msg("%s", err.text);
-}
-static struct event next(struct engine *e) {
-    struct event ev;
-    if (!engine_poll(e, &ev, 120000)) fail_msg("no event for two minutes");
-    if (ev.kind == EVENT_ERROR) fail_msg("%s", ev.error.text);
-    return ev;
-}
-static struct event wait_for(struct engine *e, const struct session *s, enum event_kind kind) {
-    struct event ev;
-    do ev = next(e);
-    while (ev.session != s || ev.kind != kind);
-    return ev;
-}
+#include "test/unit/turns.h"
 
 struct later {
     struct session *s;
@@ -164,41 +130,10 @@ static void more_sessions_than_a_step_takes(void **st) {
     engine_close(&e);
 }
 
-/* Replaces the CPU's experts: once armed, the next decode batch waits in there until released. */
-static struct {
-    struct engine *e;
-    struct ops ops;
-    int (*experts)(struct exec *, const struct op_experts *);
-    _Atomic int armed;
-    sem_t in, go;
-} hold;
-static int held_experts(struct exec *x, const struct op_experts *a) {
-    if (hold.e->batch_running && atomic_exchange(&hold.armed, 0)) {
-        sem_post(&hold.in);
-        while (sem_wait(&hold.go)) {
-        }
-    }
-    return hold.experts(x, a);
-}
-static void hold_begin(struct engine *e) { /* nothing runs yet */
-    hold.e = e;
-    hold.ops = *e->machine.cpu->ops;
-    hold.experts = hold.ops.experts;
-    hold.ops.experts = held_experts;
-    e->machine.cpu->ops = &hold.ops;
-    sem_init(&hold.in, 0, 0);
-    sem_init(&hold.go, 0, 0);
-}
-static void hold_step(void) {
-    atomic_store(&hold.armed, 1);
-    while (sem_wait(&hold.in)) {
-    }
-}
-
 /* as seen by the engine's thread when it started a batch */
 static bool is_read(struct engine *e, const struct session *s) {
     pthread_mutex_lock(&e->lock);
-    bool is = e->prefilling == s && e->batch_running && e->prefill_driver;
+    bool is = e->prefilling == s && s->prefill.driver;
     pthread_mutex_unlock(&e->lock);
     return is;
 }
@@ -236,7 +171,8 @@ static void a_cancelled_prefill_waits_for_no_step(void **st) {
                 if (ev.session == s[i] && ev.kind == EVENT_TOKEN && n[i] < N) got[i][n[i]++] = ev.token;
             begun = n[0] && n[1] && is_read(e, s[2]);
         }
-        hold_step();
+        hold_arm(NULL);
+        hold_wait();
         for (int times = 0; times < 3; times++) { /* cancels the prefill, a queued turn, and once more */
             if (times) submit(s[2], 100 * times, 50, 1);
             session_cancel(s[2]);
@@ -249,7 +185,7 @@ static void a_cancelled_prefill_waits_for_no_step(void **st) {
             if (!times) assert_string_equal(ev.stats.prefill_mode, cases[k].name);
         }
         submit(s[2], 10, 9, N);
-        assert_ptr_equal(e->abandoned, s[2]);
+        assert_true(s[2]->prefill.is_abandoned);
         sem_post(&hold.go);
         for (bool over = false; !over || n[0] < N || n[1] < N;) {
             ev = next(e);
@@ -262,7 +198,7 @@ static void a_cancelled_prefill_waits_for_no_step(void **st) {
         submit(s[2], 3, LONG - 3, 1); /* closed while it runs */
         while (!is_read(e, s[2])) next(e);
         for (int i = 2; i >= 0; i--) session_close(&s[i]);
-        assert_null(e->abandoned);
+        assert_null(e->prefilling);
         engine_close(&e);
         sem_destroy(&hold.in);
         sem_destroy(&hold.go);

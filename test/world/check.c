@@ -29,7 +29,8 @@ void check_engine(struct engine *eng, int n_sessions) {
     if (n != n_sessions) world_fail("the engine has %d sessions, the users %d", n, n_sessions);
     if (unread != eng->n_unread)
         world_fail("the engine counts %d unread events, its sessions %d", eng->n_unread, unread);
-    if (in_prefill != (eng->prefilling != NULL)) world_fail("%d sessions are in prefill", in_prefill);
+    for (const struct session *s = eng->prefilling; s; s = s->prefill.below) in_prefill -= !s->prefill.is_abandoned;
+    if (in_prefill) world_fail("%d sessions in prefill are not in the list", in_prefill);
     if ((fair_queue_next(&eng->prefill_queue, NULL, NULL) != NULL) != (n_queued(&eng->prefill_queue, eng) > 0))
         world_fail("the queue of prompts does not hold the queued sessions");
 }
@@ -85,8 +86,7 @@ void check_idle(struct engine *eng) {
         if (i == PATIENCE) world_fail("the engine does not come to rest");
         fibers_point();
     }
-    if (eng->prefilling || eng->abandoned || eng->batch_running || eng->tasks || eng->n_unread)
-        world_fail("the idle engine has work left");
+    if (eng->prefilling || eng->advancing || eng->tasks || eng->n_unread) world_fail("the idle engine has work left");
     for (const struct session *s = eng->sessions; s; s = s->next) {
         if (s->hold != HOLD_NONE || s->n_borrowers) world_fail("an idle engine holds a session");
         check_prefix(eng, s);

@@ -182,7 +182,15 @@ static void close_run(struct runtime *m, struct prefill_job *j) {
     free_run(j->state);
 }
 
-const struct prefill_driver prefill_mode_slp = {
-    .mode = PREFILL_SLP, .unit = "layer", .open = open_slp, .advance = finish_run, .close = close_run};
-const struct prefill_driver prefill_mode_dslp = {
-    .mode = PREFILL_DSLP, .unit = "layer", .open = open_dslp, .advance = finish_run, .close = close_run};
+const struct prefill_driver prefill_mode_slp = {.mode = PREFILL_SLP,
+                                                .unit = "layer",
+                                                .open = open_slp,
+                                                .advance = finish_run,
+                                                .close = close_run,
+                                                .has_thread = true};
+const struct prefill_driver prefill_mode_dslp = {.mode = PREFILL_DSLP,
+                                                 .unit = "layer",
+                                                 .open = open_dslp,
+                                                 .advance = finish_run,
+                                                 .close = close_run,
+                                                 .has_thread = true};
