@@ -53,6 +53,12 @@ class Answer(driver.Case):
         at = t.until("effort low, ", self.last)
         t.send("\x03")
         self.last = t.prompt(t.until("stopped", at))
+        t = self.chat("--effort", "low", env={"FAKE_MENTIONS": ""})  # which changes nothing
+        t.send("drip\r")
+        at = t.until("tok/s", t.until("tokens, "))
+        self.assertNotIn(b"effort low, ", t.out)
+        t.send("\x03")
+        t.prompt(t.until("stopped", at))
 
     def test_show_thinking(self):
         t = self.chat("--show-thinking", "always")

@@ -39,7 +39,7 @@ class Bench(driver.Case):
         rc, out, err = self.run_bin("-m", d, "--bench", "-v", "-t", "1", "-c", "64", env=SOON)
         lines = out.decode().splitlines()
         self.assertEqual((rc, len(lines), lines[0].split(",")[0]), (0, 9, "model"))
-        self.assertRegex(lines[1], r"^decode +1 tokens before, 1 session +[\d.]+ tok/s +of +[\d.]+ at memory bandwidth +\d+ %$")
+        self.assertRegex(lines[1], r"^decode +1 token +before, 1 session +[\d.]+ tok/s +of +[\d.]+ at memory bandwidth +\d+ %$")
         self.assertRegex(lines[2], r"^prefill +16 tokens +[\d.]+ tok/s +[\d.]+ GFLOP/s +first token [\d.]+ s +[\d.]+ % of the bandwidth limit$")
         self.assertRegex(out.decode(), verdict)
         self.assertEqual(self.run_bin("-m", "/nowhere", "--bench")[:2], (3, b""))
