@@ -12,6 +12,7 @@
 #include "cli/terminal/out.h"
 #include "cli/terminal/progress.h"
 #include "cli/terminal/term.h"
+#include "cli/turn/template_vars.h"
 
 void screen_flush(struct repl *r) {
     if (r->line.out.len) out_draw(1, r->line.out.data, r->line.out.len);
@@ -156,7 +157,7 @@ void screen_show_answer_status(struct repl *r) {
     if (r->answer_status_shown && now - r->status_drawn_s < STATUS_INTERVAL_S) return;
     r->status_drawn_s = now;
     buf_fmt(&b, "\r\n%s", r->line.color ? "\033[2m" : "");
-    const char *effort = r->app->opts.v[OPT_EFFORT].text;
+    const char *effort = template_vars_known_effort(r->app);
     if (r->thinking.since && effort) buf_fmt(&b, "thinking (effort %s)", effort);
     else if (r->thinking.since) buf_str(&b, "thinking");
     else if (effort) buf_fmt(&b, "effort %s, ", effort);

@@ -132,9 +132,10 @@ static void print_prefill_row(struct bench *b, int n, const struct bench_result 
                 n, rate, r->ttft_s, gflops, limit, rate / limit);
     else
         buf_fmt(&line,
-                "prefill  %6d tokens            %9s tok/s  %8.1f GFLOP/s  first token %.3f s  %.1f %% of the bandwidth "
+                "prefill  %6d %s            %9s tok/s  %8.1f GFLOP/s  first token %.3f s  %.1f %% of the bandwidth "
                 "limit",
-                n, amount_rate(rate, speed, sizeof speed), gflops, r->ttft_s, 100 * rate / limit);
+                n, n == 1 ? "token " : "tokens", amount_rate(rate, speed, sizeof speed), gflops, r->ttft_s,
+                100 * rate / limit);
     print_row(b, &line);
 }
 
@@ -152,9 +153,9 @@ static void print_decode_row(struct bench *b, int prompt, int sessions, const st
                 prompt, sessions, rate, sessions / rate, rate * (double)engine_token_bytes(b->app->engine) / 1e9, limit,
                 rate / limit);
     else
-        buf_fmt(&line, "decode   %6d tokens before, %d session%s %7s tok/s  of %9s at memory bandwidth  %3.0f %%",
-                prompt, sessions, sessions > 1 ? "s" : " ", amount_rate(rate, speed, sizeof speed),
-                amount_rate(limit, most, sizeof most), 100 * rate / limit);
+        buf_fmt(&line, "decode   %6d %s before, %d session%s %7s tok/s  of %9s at memory bandwidth  %3.0f %%", prompt,
+                prompt == 1 ? "token " : "tokens", sessions, sessions > 1 ? "s" : " ",
+                amount_rate(rate, speed, sizeof speed), amount_rate(limit, most, sizeof most), 100 * rate / limit);
     print_row(b, &line);
 }
 

@@ -65,6 +65,10 @@ enum template_effort template_vars_effort(struct app *a, struct buf *out) {
     return is;
 }
 
+const char *template_vars_known_effort(const struct app *a) {
+    return mentions(a, "reasoning_effort") || has_thinking_switch(a) ? a->opts.v[OPT_EFFORT].text : NULL;
+}
+
 static void note_effort(struct app *a) {
     const char *effort = a->opts.v[OPT_EFFORT].text;
     struct buf text = {0};

@@ -10,3 +10,5 @@ enum template_effort { EFFORT_KNOWN, EFFORT_SWITCH, EFFORT_UNKNOWN };
 /* Returns what the model's template knows of --effort: levels, only a switch for thinking, or nothing. Appends a
  * sentence if that is less than asked. Prompts do not note it again. Engines elsewhere decide by themselves: known. */
 enum template_effort template_vars_effort(struct app *a, struct buf *out);
+/* Returns the --effort that changes the model's prompts; NULL: none is given, or its template knows none. */
+const char *template_vars_known_effort(const struct app *a);
