@@ -102,6 +102,16 @@ static double tpot_beside(const struct policy_machine *m, const struct policy_pr
     return out.tpot_s;
 }
 
+static double expected_prefill_s(const struct policy_machine *m, const struct policy_prefill_in *in,
+                                 enum exec_mode mode, int blend);
+
+/* Whether another session is likely to ask again before all devices have read this prompt. */
+static bool may_be_interrupted(const struct policy_machine *m, const struct policy_prefill_in *in) {
+    const double window =
+        is_calibrated(m) ? fmin(POLICY_WINDOW_S, expected_prefill_s(m, in, PREFILL_DSLP, 0)) : POLICY_WINDOW_S;
+    return in->since_decode_s >= 0 && in->since_decode_s < window;
+}
+
 /* Why a mode cannot prefill this prompt, or may not unless forced; NULL: it can. blend: devices that would take part in
  * a blend. */
 static const char *refusal(const struct policy_machine *m, const struct policy_prefill_in *in, enum exec_mode mode,
@@ -126,7 +136,7 @@ static const char *refusal(const struct policy_machine *m, const struct policy_p
         return short_of < n ? "too little memory free on one of the devices" : "too little memory free on the devices";
     if (asked) return NULL;
     if (in->n_decoding) return "a session is decoding";
-    if (in->since_decode_s >= 0 && in->since_decode_s < POLICY_WINDOW_S) return "a session decoded recently";
+    if (may_be_interrupted(m, in)) return "another session decoded recently";
     return NULL;
 }
 

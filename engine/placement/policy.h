@@ -4,14 +4,15 @@
  *
  *     cpu     no device, or the prompt is too short for the link to help
  *     blend   medium prompts: each layer's experts are split between devices and CPU
- *     slp     long prompts, when sessions are decoding or were within the window, or with one device
- *     dslp    long prompts, no session decoded within the window, two or more devices
+ *     slp     long prompts, when other sessions are decoding or were within the window, or with one device
+ *     dslp    long prompts, no other session decoded within the window, two or more devices
  *
  *     cpu     no device holds the attention block of a layer
  *     hybrid  attention blocks on the device, each expert where it finishes first
  *     dual    two or more sessions, when the model predicts a gain from overlapping two micro-batches
  *     paged   throughput batches: chosen by search.h, never for interactive sessions
  *
+ * The window is the time that the prompt takes: an older turn is not likely to be continued within it.
  * Prefills are served in order of arrival, but one that ends sooner passes those in progress. Zero-initialized input is
  * a machine without devices and without a cost model. */
 #include <stdbool.h>
@@ -49,7 +50,7 @@ struct policy_prefill_in {
     int n_new, n_cached;           /* prompt tokens not in a cache; cached ones */
     int n_decoding, n_queued;      /* sessions in decode; prefills submitted earlier that have not started */
     double keys;                   /* mean positions of the decoding sessions */
-    double since_decode_s;         /* seconds since the last decode batch; < 0: never */
+    double since_decode_s;         /* seconds since another session's last decode batch; < 0: never */
     double need_bytes[EXEC_MODES]; /* least bytes that the mode needs on each participating device; 0: unknown */
     /* least bytes of a blend on a device without layers, which gets experts of all layers */
     double helper_need_bytes;

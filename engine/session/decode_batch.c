@@ -175,7 +175,7 @@ static int run_batch(struct engine *eng, const struct batch_entry *rows, int n, 
     if (!rc && is_expected && eng->batch_expected_s > 0 && now - begin < 10 * eng->batch_expected_s)
         cost_observe(&eng->cost, &eng->cost.observed[decode_last_exec(eng->machine.decode)], n, eng->batch_expected_s,
                      now - begin);
-    eng->last_decode_at = now;
+    for (int i = 0; i < n; i++) rows[i].s->decoded_at = now;
     return rc;
 }
 

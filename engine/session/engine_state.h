@@ -78,6 +78,7 @@ struct session {
     uint64_t turn_id;              /* serial number of the turn, engine-wide */
     struct fair_entry queue_entry; /* entry in the prefill queue */
     uint64_t last_batch;           /* number of the decode batch that it last took part in */
+    double decoded_at;             /* time of that batch; 0: none */
     struct prefill_run prefill;
     int n_answered;
     bool has_waited;               /* its prompt waited for --max-tpot */
@@ -159,7 +160,6 @@ struct engine {
      * has a thread of its own and is always the oldest. Changed under the lock. */
     struct session *prefilling;
     struct session *advancing; /* whose prefill the engine thread works on without the lock; NULL: none */
-    double last_decode_at;     /* time of the last decode batch; 0: none */
     enum exec_mode next_exec;  /* mode of the next decode batch */
     double batch_expected_s;   /* predicted seconds of it */
     struct policy_decode_out explained_decision; /* decision that decode_why describes */

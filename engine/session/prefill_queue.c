@@ -46,7 +46,7 @@ static const struct prefill_driver *choose_prefill_driver(struct engine *eng, st
     struct policy_machine m = policy_machine_of(eng);
     struct policy_prefill_in in = {.n_new = n,
                                    .n_cached = s->n_kv,
-                                   .since_decode_s = eng->last_decode_at > 0 ? clock_now() - eng->last_decode_at : -1,
+                                   .since_decode_s = -1,
                                    .dense_resident = decode_resident_layers(eng->machine.decode) == eng->info.n_layers};
     m.forced_prefill = s->prefill.below ? PREFILL_CPU : eng->params.prefill;
     for (int i = 0; i < m.n_devices; i++)
@@ -64,7 +64,12 @@ static const struct prefill_driver *choose_prefill_driver(struct engine *eng, st
         *need = fmax(*need, (double)blend_min_bytes(&eng->machine, i, s->n_kv, n));
     }
     pthread_mutex_lock(&eng->lock);
-    for (struct session *o = eng->sessions; o; o = o->next) in.n_decoding += atomic_load(&o->state) == SESSION_DECODE;
+    double decoded_at = 0;
+    for (struct session *o = eng->sessions; o; o = o->next) {
+        in.n_decoding += atomic_load(&o->state) == SESSION_DECODE;
+        if (o != s) decoded_at = fmax(decoded_at, o->decoded_at);
+    }
+    if (decoded_at > 0) in.since_decode_s = clock_now() - decoded_at;
     pthread_mutex_unlock(&eng->lock);
     struct policy_prefill_out out;
     policy_prefill(&m, &in, &out);

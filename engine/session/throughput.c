@@ -455,7 +455,8 @@ void throughput_run(struct engine *eng) {
     m->n_entries = m->n_spans = 0;
     session_reap_cancelled(eng);
     if (!rc) collect_entries(eng), build_spans(eng), eng->n_batches++;
-    for (int i = 0; i < m->n_entries; i++) m->entries[i].s->last_batch = eng->n_batches;
+    for (int i = 0; i < m->n_entries; i++)
+        m->entries[i].s->last_batch = eng->n_batches, m->entries[i].s->decoded_at = clock_now();
     pthread_mutex_unlock(&eng->lock);
     m->began_at = clock_now();
     uint64_t bytes = atomic_load(&eng->machine.bytes_read);
@@ -479,8 +480,7 @@ void throughput_run(struct engine *eng) {
         /* some logits were already passed to the caller */
         if (rc && rc != ERR_CANCELLED && entry->gave_logits) session_turn_end(entry->s, DONE_STOP, rc, &e);
     }
-    eng->last_decode_at = clock_now();
-    if (m->n_decoding) tpot_charge(eng, eng->last_decode_at - m->began_at - eng->params.max_tpot_s);
+    if (m->n_decoding) tpot_charge(eng, clock_now() - m->began_at - eng->params.max_tpot_s);
     if (!rc || rc == ERR_CANCELLED) return;
     log_say(LOG_WARN, "paged batches failed: %s; continuing without them", e.text);
     fail_paged(eng, e.text);

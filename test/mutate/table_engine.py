@@ -391,6 +391,8 @@ change("split-queue", "only the last uploaded expert is queued", "unit_split", (
 change("loop-apart", "an error of one session ends the turns of all in the batch", "e2e_faults", ("engine/session/decode_batch.c", "rc && rc != ERR_CANCELLED && (n > 1 || rows->n > rows->n_known)", "0"))
 change("loop-fallback", "a device failure in a prefill ends the turn", "e2e_faults", ("engine/session/prefill_queue.c", "(rc != ERR_MEMORY && rc != ERR_RUNTIME) || !run->driver", "rc != ERR_MEMORY || !run->driver"))
 change("turn-prefill", "a cancelled prefill waits for the running batch", "unit_turns", ("engine/session/session.c", "return s->engine->advancing != s && !s->request.logits;", "return false;"))
+change("prefill-own", "a chat's own answer keeps devices from its next document", "unit_passing", ("engine/session/prefill_queue.c", "if (o != s) decoded_at", "if (s) decoded_at"))
+change("prefill-window", "after an answer no document of another chat is read on all devices for five minutes", "unit_policy", ("engine/placement/policy.c", "fmin(POLICY_WINDOW_S, expected_prefill_s(m, in, PREFILL_DSLP, 0))", "POLICY_WINDOW_S"))
 change("pass-rows", "a prompt that passes another leaves its rows in the workspace", "unit_passing", ("engine/exec/prefill_cpu.c", "work_restore(m->prefill_work, p->n, p->saved);", ";"))
 change("pass-longer", "a prompt passes a shorter one", "unit_passing", ("engine/placement/policy.c", "pass_s < total_s * (1 - p->share) &&", ""))
 change("pass-starve", "short prompts delay a long one without bound", "unit_passing", ("engine/placement/policy.c", " && p->lost_s + pass_s <= total_s;", ";"))

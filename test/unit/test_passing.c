@@ -1,4 +1,5 @@
-/* A short prompt passes a long one that is being read, changes no text, and is not delayed by what happens to it. */
+/* Prompts of several sessions: a short one passes a long one that is being read, changes no text, and is not delayed by
+ * what happens to it; and how many devices read a document. */
 #include "test/unit/turns.h"
 
 #include <string.h>
@@ -148,6 +149,27 @@ static void a_document_waits_for_a_bounded_time(void **st) {
     }
 }
 
+/* All devices read each document of a chat, whose own answers do not count as others that may go on; beside another
+ * chat's answer one device is left to that. */
+static void documents_in_a_row_use_all_devices(void **st) {
+    struct engine *e = open_with((struct engine_params){
+        .gpus = "emu:2,h2d=50,d2h=50,bw=1000,flops=0.02,attn=0.02", .decode = DECODE_CPU, .deterministic = true});
+    struct session *mine = new_session(e), *other = new_session(e);
+    for (int k = 0; k < COST_KINDS; k++) /* a CPU that no prompt is read on */
+        for (int f = 0; f < COST_FORMATS; f++)
+            for (int i = 0; i < e->cost.domain[0].rate[k][f].n; i++) e->cost.domain[0].rate[k][f].value[i] *= 1e-4f;
+    for (int turn = 0; turn < 4; turn++) {
+        struct session *s = turn == 2 ? other : mine;
+        submit(s, 7 * turn, 300, 2);
+        const struct event ev = wait_for(e, s, EVENT_DONE);
+        if (!strcmp(ev.stats.prefill_mode, "dslp") != (turn < 2))
+            fail_msg("turn %d: %s: %s", turn, ev.stats.prefill_mode, ev.stats.prefill_why);
+    }
+    session_close(&mine);
+    session_close(&other);
+    engine_close(&e);
+}
+
 /* A prompt passes if it ends before the other one would, by the measured rate once a tenth is done, else by the
  * expected one; and while the other one loses at most its own time. */
 static void only_shorter_prompts_pass(void **st) {
@@ -181,9 +203,9 @@ static void only_shorter_prompts_pass(void **st) {
 int main(void) {
     file_embed(ember_files);
     test_limits_set(TEST_LIMIT_PREFILL_ROWS, 256); /* a document of several batches */
-    const struct CMUnitTest tests[] = {cmocka_unit_test(only_shorter_prompts_pass),
-                                       cmocka_unit_test(the_shortest_is_first),
-                                       cmocka_unit_test(a_passed_document_is_cancelled_at_once),
-                                       cmocka_unit_test(a_document_waits_for_a_bounded_time)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(only_shorter_prompts_pass), cmocka_unit_test(documents_in_a_row_use_all_devices),
+        cmocka_unit_test(the_shortest_is_first), cmocka_unit_test(a_passed_document_is_cancelled_at_once),
+        cmocka_unit_test(a_document_waits_for_a_bounded_time)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
