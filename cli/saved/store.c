@@ -482,7 +482,7 @@ int store_save(struct store *s, struct app *a, const struct conversation *conv, 
     struct buf all = {0};
     char path[PATHS_MAX];
     int rc = format_session(s, a, conv, &all, path, e);
-    if (!rc && all.len) rc = file_write(path, all.data, all.len, e);
+    if (!rc && all.len) rc = saver_write(path, all.data, all.len, e);
     buf_free(&all);
     return rc;
 }

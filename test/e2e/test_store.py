@@ -5,6 +5,7 @@ import re
 import resource
 import stat
 import subprocess
+import time
 
 import driver
 
@@ -26,6 +27,28 @@ class Store(driver.Case):
         self.assertEqual(self.run_bin("--continue", "talk", "-p", "two")[:2], (0, b"You said: two\n"))
         self.assertEqual(self.messages(path), ["one", "You said: one", "two", "You said: two"])
         self.assertEqual(os.listdir(os.path.dirname(path)), ["talk.json"])
+
+    def test_clock_set_back(self):
+        """--last and --list go by what was saved last, also if an earlier save has a time of the future."""
+        first, second = self.begin("first"), self.begin("second")
+        for k, (name, path) in enumerate((("first", first), ("second", second), ("first", first))):
+            other = second if path == first else first
+            os.utime(other, (time.time() + 3600 * (k + 1),) * 2)
+            self.assertEqual(self.run_bin("--continue", name, "-p", "more")[0], 0)
+            self.assertEqual([row["name"] for row in json.loads(self.run_bin("--list", "--json")[1])][0], name)
+            self.assertEqual(self.run_bin("--last", "-p", f"again {k}")[0], 0)
+            self.assertIn(f"again {k}", self.messages(path))
+        os.utime(second, (1, 1))
+        self.assertEqual(self.run_bin("--continue", "first", "-p", "more")[0], 0)
+        self.assertLess(os.path.getmtime(first), time.time() + 60)  # no other is of the future now
+
+    def test_saved_in_one_second(self):
+        for name in ("b", "a"):
+            self.begin(name)
+        at = 1700000000 * 10**9
+        os.utime(self.session_file("a"), ns=(at + 1, at + 1))
+        os.utime(self.session_file("b"), ns=(at + 2, at + 2))
+        self.assertEqual([row["name"] for row in json.loads(self.run_bin("--list", "--json")[1])], ["b", "a"])
 
     def test_names(self):
         self.begin()
