@@ -293,6 +293,27 @@ class KvCache(server.Case):
             os.symlink("/etc/passwd", name)
         self.assertEqual(self.ask("Why?")[:2], want)
 
+    def test_places_of_others(self):
+        """What other users could have written is not read."""
+        want = self.ask("Why?", "--kv-cache", "off")[:2]
+        self.ask()
+        first = [f for f in self.files() if os.path.getmtime(f) == max(map(os.path.getmtime, self.files()))][0]
+        changes = [lambda: os.chmod(first, 0o620), lambda: os.chmod(first, 0o602)]
+        if os.geteuid() == 0:
+            changes.append(lambda: os.chown(first, 65534, 65534))
+        for change in changes:
+            change()
+            rc, out, known, err = self.ask("Why?")
+            self.assertEqual(((rc, out), known), (want, 0))
+            self.assertIn(os.path.basename(first) + ": not a regular file that only this user can write", err)
+            os.unlink(first)
+            self.ask()
+        for mode in (0o777, 0o720, 0o702):
+            os.chmod(self.dir, mode)
+            rc, out, known, err = self.ask("Why?")
+            self.assertEqual(((rc, out), known), (want, 0))
+            self.assertIn(self.dir + ": writable by other users", err)
+
     def test_kill(self):
         want = self.ask("Why?", "--kv-cache", "off")[:2]
         for kind in ("open", "write", "rename"):

@@ -3,6 +3,7 @@ import json
 import os
 import re
 import resource
+import shutil
 import stat
 import subprocess
 import time
@@ -49,6 +50,35 @@ class Store(driver.Case):
         os.utime(self.session_file("a"), ns=(at + 1, at + 1))
         os.utime(self.session_file("b"), ns=(at + 2, at + 2))
         self.assertEqual([row["name"] for row in json.loads(self.run_bin("--list", "--json")[1])], ["b", "a"])
+
+    def test_texts_control_no_terminal(self):
+        """A conversation may come from anywhere: its texts and its file's name reach a terminal without control characters."""
+        evil = "A\x1b[31mred\x1b]0;title\x07B\b\bC\u009b31mE\x7f\u202e."
+        self.assertEqual(self.run_bin("--save", "talk", "-p", evil)[0], 0)
+        folder = os.path.dirname(self.session_file("talk"))
+        shutil.copy(self.session_file("talk"), os.path.join(folder, "b\x1b]0;name\x07\u202e.json"))
+        self.assertIn("\x1b]0;title", self.messages(self.session_file("talk"))[0])  # it is saved as it was typed
+
+        def harmless(t):
+            self.assertIn("title", t.out.decode())
+            for bad in (b"\x1b]0", b"\x1b[31mred", b"\x07", b"\b\b", b"\xc2\x9b", "\u202e".encode()):
+                self.assertNotIn(bad, t.out)
+        t = self.terminal("--list")
+        self.assertEqual(t.wait(), 0)
+        harmless(t)
+        t = self.terminal("--continue", "talk", "--no-attach")
+        at = t.prompt(text="talk> ")
+        for command in ("/sessions", "/list", "/history", "/search title", "/show"):
+            t.send(command + "\r")
+            at = t.prompt(at, text="talk> ")
+        t.send("/bye\r")
+        self.assertEqual(t.wait(), 0)
+        harmless(t)
+        t = self.terminal("-r")
+        t.until("Number or name")
+        t.send("\x04")
+        t.wait()
+        harmless(t)
 
     def test_names(self):
         self.begin()
