@@ -118,6 +118,35 @@ class KvCache(server.Case):
         self.run_bin("--delete", "new")
         self.assertEqual(self.ask("More?", doc=other)[2], 0)
 
+    def test_deleted_or_said(self):
+        """A deletion that meets an error says so and can be repeated; one that does not leaves nothing of the chat."""
+        self.ask("Why?", "--save", "chat")
+        good = {}
+        for path in [self.session_file("chat"), *self.kept()]:
+            with open(path, "rb") as f:
+                good[path] = f.read()
+        self.assertGreaterEqual(len(good), 4)
+
+        def restore():
+            for path, data in good.items():
+                with open(path, "wb") as f:
+                    f.write(data)
+                os.chmod(path, 0o600)
+        n = {"alloc": self.allocations("--delete", "chat")}
+        failed = dict.fromkeys(("alloc", "open", "read"), 0)
+        for kind in failed:
+            for at in range(1, n.get(kind, 12) + 1):
+                restore()
+                rc, out, err = self.run_bin("--delete", "chat", env={"HEARTH_FAULT": f"{kind}:{at}"})
+                failed[kind] += rc != 0
+                self.assertEqual((os.path.exists(self.session_file("chat")), "hearth: deleted chat" in err), (rc != 0, rc == 0), (kind, at, err))
+                if rc == 0:
+                    self.assertEqual(self.kept(), set(), (kind, at))
+        self.assertTrue(all(failed.values()), failed)
+        restore()
+        self.assertEqual(self.run_bin("--delete", "chat")[0], 0)
+        self.assertEqual(self.kept(), set())
+
     def stopped_writer(self, question):
         """Returns a server that has answered, and was stopped before the first of its KV files got its name."""
         s = self.serve("--temp", "1")
