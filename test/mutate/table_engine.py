@@ -148,7 +148,7 @@ change("kept-future", "files whose time of use is in the future are evicted last
 change("saved-future", "a chat saved after the clock was set back is not the last", "e2e_store", ("cli/saved/saver.c", "if (is_later(now, x.at)) x.at = now;", "if (1) x.at = now;"))
 change("kept-of-anyone", "a KV file that other users can write is read", "e2e_kv_cache", ("engine/kv/kv_disk.c", "|| st.st_uid != geteuid() || st.st_mode & 022)\n        rc = error_set(&e, ERR_RUNTIME, \"%s: not", ")\n        rc = error_set(&e, ERR_RUNTIME, \"%s: not"))
 change("kept-in-shared-place", "a directory that other users can write holds the KV disk cache", "e2e_kv_cache", ("engine/kv/kv_disk.c", "if (!rc && (st.st_uid != geteuid() || st.st_mode & 022))", "if (0)"))
-change("kept-forgotten", "a KV file written after its chat was deleted stays", "e2e_kv_cache", ("engine/kv/kv_disk.c", "if (!is_forgotten(k, j) && linkat", "if (linkat"))
+change("kept-forgotten", "a KV file written after its chat was deleted stays", "e2e_kv_cache; world_seeds", ("engine/kv/kv_disk.c", "if (!is_forgotten(k, j) && linkat", "if (linkat"))
 change("kept-limit", "the KV disk cache does not count the new file when it evicts", "e2e_kv_cache", ("engine/kv/kv_disk.c", "i < n && sum + bytes > limit", "i < n && sum > limit"))
 change("mtp-token", "a prediction layer gets the token at its own position instead of the next", "unit_draft", ("engine/draft/mtp.c", "tokens + c->first + row + 1", "tokens + c->first + row"))
 change("mtp-hidden", "the last layer's output on a device is not downloaded", "unit_draft", (STEP, "if (s->want_hidden) TRY(gpu_copy(d->main, s->head.x + hidden_at, d->x + hidden_at, decode_device_row_bytes(s, n), GPU_D2H));", ";"))
