@@ -420,7 +420,7 @@ int store_delete(const char *name, struct error *e) {
     if (!rc && !file_exists(path)) rc = not_saved(name, e);
     if (!rc) rc = take_lock(name, &lock, e);
     if (!rc) rc = forget_disk_cache(name, path, e);
-    if (!rc && unlink(path)) rc = error_set(e, ERR_RUNTIME, "%s: %s", path, strerror(errno));
+    if (!rc) rc = file_remove(path, e);
     release_lock(name, &lock);
     return rc == ERR_CONTEXT ? (e->code = ERR_RUNTIME) : rc;
 }

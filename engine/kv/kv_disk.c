@@ -420,6 +420,7 @@ int kv_disk_forget(const char *path, const uint64_t *keys, size_t n, struct erro
         if (counted && counted != -ENOSPC && counted != -EDQUOT)
             rc = counted; /* disk full: no writer can succeed either */
     }
+    if (!rc) rc = file_sync_dir(dir);
     if (engines >= 0) close(engines);
     close(dir);
     return rc ? error_set(e, ERR_RUNTIME, "%.300s: %s", path, strerror(-rc)) : 0;

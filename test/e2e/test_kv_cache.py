@@ -132,8 +132,8 @@ class KvCache(server.Case):
                 with open(path, "wb") as f:
                     f.write(data)
                 os.chmod(path, 0o600)
-        n = {"alloc": self.allocations("--delete", "chat")}
-        failed = dict.fromkeys(("alloc", "open", "read"), 0)
+        n = {"alloc": self.allocations("--delete", "chat"), "sync": 1}
+        failed = dict.fromkeys(("alloc", "open", "read", "sync"), 0)
         for kind in failed:
             for at in range(1, n.get(kind, 12) + 1):
                 restore()

@@ -43,6 +43,13 @@ class Store(driver.Case):
         self.assertEqual(self.run_bin("--continue", "first", "-p", "more")[0], 0)
         self.assertLess(os.path.getmtime(first), time.time() + 60)  # no other is of the future now
 
+    def test_deletion_lasts(self):
+        """A deletion is on the disk before it is acknowledged; a world (test/world) shows that nothing else is needed."""
+        path = self.begin()
+        rc, out, err = self.run_bin("--delete", "talk", env={"HEARTH_FAULT": "sync:1"})
+        self.assertEqual((rc, os.path.exists(path)), (1, False))
+        self.assertIn("talk.json: removed, but may be there again after a power loss", err)
+
     def test_saved_in_one_second(self):
         for name in ("b", "a"):
             self.begin(name)

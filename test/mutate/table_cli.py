@@ -451,6 +451,7 @@ change("world-saver-early", "the saver counts a chat as written before it is", "
 change("world-saver-wake", "a queued chat does not wake the saver", "world_seeds", ("cli/saved/saver.c", "    *at = j;\n    pthread_cond_broadcast(&jobs_changed);", "    *at = j;"))
 change("world-lock-file", "a closed chat keeps its lock's descriptor", "world_seeds", ("cli/saved/store.c", "    close(*lock - 1);\n    *lock = 0;", "    *lock = 0;"))
 change("kept-unread", "a chat whose keys cannot be read is deleted without its KV files", "e2e_kv_cache", ("cli/saved/store.c", "return rc == ERR_MEMORY ? rc : 0;", "return 0;"))
+change("deleted-lost", "a power loss brings a deleted chat back", "e2e_store", ("base/file.c", "const int rc = sync_directory_of(dir);", "const int rc = 0;"))
 change("world-rot", "a conversation with a wrong checksum is loaded", "world_seeds; e2e_store", ("cli/saved/store.c", "if (memcmp(want, data, HEAD_BYTES)) return", "if (0) return"))
 change("remote-redirect", "a server sends the conversation elsewhere", "e2e_remote", ("cli/remote/remote_connection.c", 'curl.easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");', 'curl.easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");\n    curl.easy_setopt(easy, CURLOPT_FOLLOWLOCATION, 1L);'))
 change("list-terminal", "names and titles of conversations control the terminal", "e2e_store", ("cli/saved/store_list.c", "if (!rc && b.len) out_write(b.data, b.len);", "if (!rc && b.len) error_ignore(write(1, b.data, b.len));"))

@@ -105,6 +105,7 @@ void chats_from_conversation(const struct conversation *conv, struct user *p) {
 }
 
 void chats_try(struct user *p) {
+    p->is_deleted = false;
     if (p->n_saved == VERSIONS) { /* one of those between the first and the last */
         p->is_any = true;
         memmove(&p->saved[1], &p->saved[2], (size_t)(--p->n_saved - 1) * sizeof *p->saved);

@@ -304,7 +304,7 @@ static void delete_chat(int u) {
     if (store_delete(name, &e)) must_not_fail("store_delete", &e);
     else if (store_exists(name)) world_fail("a deleted conversation is still there");
     else {
-        chats_forget(p), p->is_rotten = false;
+        chats_forget(p), p->is_rotten = false, p->is_deleted = true;
         files_forbid(own.keys, own.n);
         for (int v = 0; v < USERS; v++) /* what these still compute is not of before the deletion */
             if (link_of[v].is_busy) permit_keys(&link_of[v]);
@@ -444,6 +444,7 @@ static int open_engine(struct error *e) {
 /* Opens the engine, perhaps first with a fault, which must leave nothing open. */
 static void begin(void) {
     struct error e = {0};
+    char name[8];
     if (world->open_fault) {
         const struct levels before = check_levels();
         fault_set((enum fault_kind)world->open_kind, world->open_fault, false, false);
@@ -462,6 +463,8 @@ static void begin(void) {
         link_of[u] = (struct link){0};
         world->user[u].chat.n = 0;
         world->user[u].chat.start = u;
+        snprintf(name, sizeof name, "user%d", u);
+        if (world->user[u].is_deleted && store_exists(name)) world_fail("a deleted conversation is there again");
         if (world->user[u].n_saved || world->user[u].is_any || world->user[u].is_rotten) load(u);
     }
 }

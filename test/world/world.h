@@ -25,6 +25,7 @@ struct user {
     bool is_acknowledged; /* there is one in saved[0] */
     bool is_queued;       /* the last one was given to the saver */
     bool is_any;          /* more versions were tried than are noted */
+    bool is_deleted;      /* and not saved again since */
     bool is_rotten;       /* a bit of the file has flipped, and no save has replaced it for certain */
 };
 struct alone { /* what a session alone answers */
