@@ -386,15 +386,27 @@ int file_out_open(struct file_out *o, const char *given, unsigned mode, struct e
     return 0;
 }
 
-/* The rename is durable only after the directory is synced. */
-static void sync_directory(char *path) {
+int file_sync_dir(int dir) { return !sync_fd(dir) || errno == EINVAL ? 0 : -errno; }
+
+/* A rename or removal is durable only after the directory is synced. Returns 0 or a negative errno. */
+static int sync_directory_of(char *path) {
     char *slash = strrchr(path, '/');
     if (slash == path) slash++;
     if (slash) *slash = 0;
-    int dir = open(slash ? path : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (dir < 0) return;
-    sync_fd(dir); /* the new file is in place: an error cannot lose the old one */
-    close(dir);
+    const int dir = open(slash ? path : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const int rc = dir < 0 ? -errno : file_sync_dir(dir);
+    if (dir >= 0) close(dir);
+    return rc;
+}
+
+int file_remove(const char *path, struct error *e) {
+    char dir[PATH_MAX];
+    snprintf(dir, sizeof dir, "%s", path);
+    if (unlink(path)) return error_set(e, ERR_RUNTIME, "%s: %s", path, strerror(errno));
+    const int rc = sync_directory_of(dir);
+    return rc ? error_set(e, ERR_RUNTIME, "%s: removed, but may be there again after a power loss: %s", path,
+                          strerror(-rc))
+              : 0;
 }
 
 int file_out_close(struct file_out *o, bool keep, struct error *e) {
@@ -413,7 +425,7 @@ int file_out_close(struct file_out *o, bool keep, struct error *e) {
     if (o->tmp && (!keep || err)) unlink(o->tmp);
     else if (o->tmp) {
         note_pending(o->tmp, NULL);
-        sync_directory(o->tmp);
+        error_ignore(sync_directory_of(o->tmp)); /* the new file is in place: an error cannot lose the old one */
     }
     int rc = keep && err ? error_set(e, ERR_RUNTIME, "%s: cannot %s: %s", o->path, what, strerror(err)) : 0;
     out_free(o);

@@ -60,6 +60,10 @@ int file_out_close(struct file_out *o, bool keep, struct error *e);
 void file_out_abandon(void);
 /* Writes a complete file, mode 0600. */
 int file_write(const char *path, const void *data, size_t size, struct error *e);
+/* Removes a file, also for the time after a power loss. */
+int file_remove(const char *path, struct error *e);
+/* Makes names in a directory durable. Returns 0, also on file systems that cannot, or a negative errno. */
+int file_sync_dir(int dir);
 /* Writes all bytes to a descriptor; handles EINTR and short writes. Returns 0 or -errno. */
 int file_write_all(int fd, const void *data, size_t size);
 bool file_exists(const char *path);                 /* a readable regular file, or an embedded one */

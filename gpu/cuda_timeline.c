@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/cond.h"
 #include "base/mem.h"
 #include "gpu/cuda.h"
 
@@ -28,7 +29,8 @@ struct cuda_timeline {
 };
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct cuda_timeline *timelines;
-static pthread_cond_t wait_added = PTHREAD_COND_INITIALIZER, waits_resumed = PTHREAD_COND_INITIALIZER;
+static pthread_cond_t wait_added, waits_resumed;
+__attribute__((constructor)) static void init_conds(void) { cond_init(&wait_added), cond_init(&waits_resumed); }
 /* threads between cuda_timeline_pause_waits() and cuda_timeline_resume_waits() */
 static int n_pausers;
 static atomic_int n_host_waits;                                /* threads asleep in cuda_timeline_sleep() */
@@ -88,20 +90,13 @@ static bool any_wait_is_pending(bool *own) {
         }
     return any;
 }
-static void sleep_at_most(pthread_cond_t *c, double seconds) {
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_nsec += (long)(seconds * 1e9);
-    if (until.tv_nsec >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
-    pthread_cond_timedwait(c, &list_lock, &until);
-}
 bool cuda_timeline_pause_waits(void) {
     const double begin_s = clock_now();
     bool own = false, late = false;
     pthread_mutex_lock(&list_lock);
     n_pausers++;
     while (any_wait_is_pending(&own) && !own && !late) {
-        sleep_at_most(&waits_resumed, PAUSE_POLL_S);
+        cond_wait_s(&waits_resumed, &list_lock, PAUSE_POLL_S);
         late = clock_now() - begin_s > PAUSE_TIMEOUT_S;
     }
     pthread_mutex_unlock(&list_lock);
@@ -121,7 +116,7 @@ static void *watch(void *arg) {
     while (timelines) {
         const bool waits = any_wait_is_pending(NULL) || atomic_load(&n_host_waits);
         for (struct cuda_timeline *n = timelines; n && waits; n = n->next) sweep_timeline(n);
-        if (waits) sleep_at_most(&wait_added, WATCH_S);
+        if (waits) cond_wait_s(&wait_added, &list_lock, WATCH_S);
         else pthread_cond_wait(&wait_added, &list_lock);
     }
     pthread_mutex_unlock(&list_lock);

@@ -26,8 +26,9 @@ static double read_cache(const char *path, const char *host) {
     char *data, *end;
     size_t n, k = strlen(host);
     double rate = 0;
-    if (stat(path, &st) || time(NULL) - st.st_mtime > MAX_AGE_S || file_read(path, MAX_BYTES, &data, &n, NULL))
-        return 0;
+    if (stat(path, &st)) return 0;
+    const int64_t age = time(NULL) - st.st_mtime; /* negative: measured before the clock was set back */
+    if (age < 0 || age > MAX_AGE_S || file_read(path, MAX_BYTES, &data, &n, NULL)) return 0;
     if (n > k && !memcmp(data, host, k) && data[k] == ' ') rate = strtod(data + k + 1, &end);
     mem_free(data);
     return rate > 0 && rate < 1e15 ? rate : 0;

@@ -1,11 +1,14 @@
 #include "cli/modes/oneshot_turn.h"
 
 #include "cli/terminal/progress.h"
+#include "cli/terminal/sig.h"
 
 void oneshot_turn_wait(struct app *a, struct turn *t, const char *what) {
     struct engine_event received;
     const struct event *ev = &received.event;
     progress_begin(what);
+    /* a signal that came before the turn began has cancelled nothing */
+    if (sig_interrupted() || sig_terminated()) engine_client_cancel(t->client);
     while (t->running) {
         if (!engine_client_poll(a, &received, 250 /* ms */)) {
             progress_tick();

@@ -44,10 +44,8 @@ static int choose_served_model(struct remote *r, struct error *e) {
     struct json j;
     long status = 0;
     int rc = fetch_models(r, &body, &status, e);
-    if (!rc && status >= 300 && status < 400)
-        rc = error_set(e, ERR_RUNTIME, "%.200s: redirects are not followed (status %ld)", r->base, status);
-    else if (!rc && (status == 401 || status == 403 || (status != 200 && !r->model)))
-        rc = remote_connection_error(r, status, &body, e);
+    const bool is_refused = status == 401 || status == 403 || (status >= 300 && status < 400);
+    if (!rc && (is_refused || (status != 200 && !r->model))) rc = remote_connection_error(r, status, &body, e);
     if (rc || status != 200) goto out; /* a server without this list may still have the model */
     if (json_parse(&arena, body.data ? body.data : "", body.len, 0, "models", &j, NULL)) {
         rc = error_set(e, ERR_RUNTIME, "%.200s: not a chat-completions server (its list of models is not JSON)",

@@ -43,6 +43,9 @@ int remote_connection_error(const struct remote *r, long status, const struct bu
     if (status == 401 || status == 403)
         error_set(e, code, "%.200s: %s (status %ld)", who,
                   r->key ? "the key in HEARTH_API_KEY was rejected" : "a key is required; set HEARTH_API_KEY", status);
+    else if (status >= 300 && status < 400)
+        error_set(e, code, "%.200s: redirects are not followed (status %ld); give the address that it redirects to",
+                  who, status);
     else if (has_text) error_set(e, code, "%.*s", (int)(text->n < 480 ? text->n : 480), text->string);
     else error_set(e, code, "%.200s: status %ld, without a message", who, status);
     arena_free(&arena);

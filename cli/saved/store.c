@@ -362,14 +362,18 @@ int store_open_unnamed(struct store *s, struct app *a, const struct conversation
 
 /* --- deletion --------------------------------------------------------------------------------- */
 
-static void read_disk_keys(const char *path, const char *name, struct disk_keys *disk_keys) {
+/* Appends the keys of a saved conversation; a file that is damaged or of a newer version has none. ERR_RUNTIME: it
+ * cannot be read; ERR_MEMORY. */
+static int read_disk_keys(const char *path, const char *name, struct disk_keys *disk_keys, struct error *e) {
     struct conversation conv = {0};
     char *data;
     size_t n;
-    if (file_read(path, MAX_SESSION_BYTES, &data, &n, NULL)) return;
-    store_parse(data, n, name, &conv, disk_keys, NULL, NULL); /* a damaged file has no keys */
+    int rc = file_read(path, MAX_SESSION_BYTES, &data, &n, e);
+    if (rc) return rc;
+    rc = store_parse(data, n, name, &conv, disk_keys, NULL, e);
     mem_free(data);
     conversation_free(&conv);
+    return rc == ERR_MEMORY ? rc : 0;
 }
 
 struct own_keys {
@@ -384,7 +388,8 @@ static int drop_shared_keys(void *ctx, const char *file) {
     size_t n = strlen(file), left = 0;
     if (n < 6 || strcmp(file + n - 5, ".json") || (strlen(f->name) == n - 5 && !strncmp(file, f->name, n - 5)))
         return 0;
-    if (!session_path(file, "", false, path, NULL)) read_disk_keys(path, file, &other);
+    /* what cannot be read shares nothing: its beginnings are then computed again */
+    if (!session_path(file, "", false, path, NULL)) error_ignore(read_disk_keys(path, file, &other, NULL));
     for (size_t i = 0; i < own->n; i++) {
         size_t k = 0;
         while (k < other.n && other.keys[k] != own->keys[i]) k++;
@@ -399,10 +404,10 @@ static int drop_shared_keys(void *ctx, const char *file) {
 static int forget_disk_cache(const char *name, const char *path, struct error *e) {
     char dir[PATHS_MAX], kv_dir[PATHS_MAX];
     struct own_keys f = {.name = name};
-    int rc = 0;
-    read_disk_keys(path, name, &f.keys);
-    if (f.keys.n && !paths_get(PATHS_DATA, "sessions", dir, sizeof dir)) file_list(dir, drop_shared_keys, &f, NULL);
-    if (f.keys.n && !paths_get(PATHS_CACHE, "kv", kv_dir, sizeof kv_dir))
+    int rc = read_disk_keys(path, name, &f.keys, e);
+    if (!rc && f.keys.n && !paths_get(PATHS_DATA, "sessions", dir, sizeof dir))
+        file_list(dir, drop_shared_keys, &f, NULL);
+    if (!rc && f.keys.n && !paths_get(PATHS_CACHE, "kv", kv_dir, sizeof kv_dir))
         rc = engine_forget(kv_dir, f.keys.keys, f.keys.n, e);
     mem_free(f.keys.keys);
     return rc;
@@ -415,7 +420,7 @@ int store_delete(const char *name, struct error *e) {
     if (!rc && !file_exists(path)) rc = not_saved(name, e);
     if (!rc) rc = take_lock(name, &lock, e);
     if (!rc) rc = forget_disk_cache(name, path, e);
-    if (!rc && unlink(path)) rc = error_set(e, ERR_RUNTIME, "%s: %s", path, strerror(errno));
+    if (!rc) rc = file_remove(path, e);
     release_lock(name, &lock);
     return rc == ERR_CONTEXT ? (e->code = ERR_RUNTIME) : rc;
 }
@@ -482,7 +487,7 @@ int store_save(struct store *s, struct app *a, const struct conversation *conv, 
     struct buf all = {0};
     char path[PATHS_MAX];
     int rc = format_session(s, a, conv, &all, path, e);
-    if (!rc && all.len) rc = file_write(path, all.data, all.len, e);
+    if (!rc && all.len) rc = saver_write(path, all.data, all.len, e);
     buf_free(&all);
     return rc;
 }

@@ -49,7 +49,7 @@ int store_delete(const char *name, struct error *e);
 /* store_list.c: saved conversations, newest first. */
 struct store_entry {
     char name[128], title[256]; /* title: at most 60 columns */
-    int64_t saved_at;           /* seconds since 1970 */
+    int64_t saved_at, saved_ns; /* seconds since 1970, and the rest in nanoseconds */
     size_t bytes, n_questions;
     bool damaged, newer; /* damaged: cannot be opened; newer: because a newer version of hearth saved it */
 };

@@ -48,7 +48,7 @@ static int add_entry(void *ctx, const char *file) {
     if (file_join(path, sizeof path, l->dir, file, NULL) || stat(path, &st) || !S_ISREG(st.st_mode)) return 0;
     if (mem_grow(&l->v, &l->cap, l->n + 1, sizeof *l->v)) return ERR_MEMORY;
     struct store_entry *t = &l->v[l->n++];
-    *t = (struct store_entry){.saved_at = st.st_mtime, .bytes = (size_t)st.st_size};
+    *t = (struct store_entry){.saved_at = st.st_mtime, .saved_ns = st.st_mtim.tv_nsec, .bytes = (size_t)st.st_size};
     snprintf(t->name, sizeof t->name, "%.*s", (int)n - 5, file);
     read_entry(t, path);
     return 0;
@@ -56,8 +56,9 @@ static int add_entry(void *ctx, const char *file) {
 
 static int compare_newest_first(const void *a, const void *b) {
     const struct store_entry *x = a, *y = b;
-    return x->saved_at != y->saved_at ? (x->saved_at < y->saved_at) - (x->saved_at > y->saved_at)
-                                      : strcmp(x->name, y->name);
+    if (x->saved_at != y->saved_at) return (x->saved_at < y->saved_at) - (x->saved_at > y->saved_at);
+    if (x->saved_ns != y->saved_ns) return (x->saved_ns < y->saved_ns) - (x->saved_ns > y->saved_ns);
+    return strcmp(x->name, y->name);
 }
 
 int store_list_entries(struct store_entry **out, size_t *n, struct error *e) {

@@ -191,9 +191,9 @@ static bool header(const char *line, size_t n, const char *name, const char **va
 
 /* Keeps the session's id, which goes into later heads: visible ASCII only. */
 static void take_session(struct mcp_http *h, const char *value, size_t n) {
-    for (size_t i = 0; i < n; i++)
-        if (value[i] < '!' || value[i] > '~') n = SESSION_BYTES + 1;
-    if (!n || n > SESSION_BYTES) {
+    bool bad = !n || n > SESSION_BYTES;
+    for (size_t i = 0; i < n && !bad; i++) bad = value[i] < '!' || value[i] > '~';
+    if (bad) {
         fail(h, ERR_RUNTIME, "its session id is not one");
         return;
     }
@@ -211,8 +211,10 @@ static size_t on_header(char *line, size_t size, size_t n, void *http) {
         *h->type = *h->moved = 0;
         h->is_stream = h->wants_login = false;
     }
-    if (header(line, n, "Content-Type", &value, &n_value))
-        snprintf(h->type, sizeof h->type, "%.*s", (int)strcspn(value, ";\r\n \t"), value);
+    if (header(line, n, "Content-Type", &value, &n_value)) {
+        snprintf(h->type, sizeof h->type, "%.*s", (int)(n_value < 200 ? n_value : 200), value);
+        h->type[strcspn(h->type, "; \t")] = 0;
+    }
     if (header(line, n, "Location", &value, &n_value))
         snprintf(h->moved, sizeof h->moved, "%.*s", (int)(n_value < 200 ? n_value : 200), value);
     if (header(line, n, "WWW-Authenticate", &value, &n_value))

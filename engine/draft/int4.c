@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/cond.h"
 #include "base/fault.h"
 #include "base/file.h"
 #include "base/hash.h"
@@ -68,7 +69,7 @@ static bool pace(struct int4 *d) {
         const double until = clock_now() + REST * (thread_cpu_s() - d->stint_began);
         const struct timespec at = {.tv_sec = (time_t)until, .tv_nsec = (long)((until - floor(until)) * 1e9)};
         pthread_mutex_lock(&d->lock);
-        while (atomic_load(&d->busy) && !atomic_load(&d->stop) && !pthread_cond_timedwait(&d->changed, &d->lock, &at)) {
+        while (atomic_load(&d->busy) && !atomic_load(&d->stop) && cond_wait_until(&d->changed, &d->lock, &at)) {
         }
         pthread_mutex_unlock(&d->lock);
         d->stint_began = thread_cpu_s();
@@ -377,11 +378,7 @@ int int4_open(struct int4 **out, const struct weights *w, enum cpu_level level, 
     for (int l = 0; l < c->n_layers; l++) moe += ffns_of(w, l) != NULL;
     if (!(d = mem_calloc(1, sizeof *d))) return error_set(e, ERR_MEMORY, "no memory for an INT4 draft");
     *out = d;
-    pthread_condattr_t clock;
-    pthread_condattr_init(&clock);
-    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
-    pthread_cond_init(&d->changed, &clock);
-    pthread_condattr_destroy(&clock);
+    cond_init(&d->changed);
     pthread_mutex_init(&d->lock, NULL);
     d->w = w;
     for (int l = 0; l < c->n_layers && !d->expert_bytes; l++)

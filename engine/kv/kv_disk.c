@@ -17,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/clock.h"
+#include "base/cond.h"
 #include "base/fault.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -31,10 +31,10 @@ struct write_job {
     struct write_job *next;
     struct kv_shared *block;
     struct kv_file_head *head;
-    int64_t computed_ns;
+    int64_t n_forgotten;
 };
 struct kv_disk {
-    int dir_fd;
+    int dir_fd, engines_fd;
     char *path;
     uint64_t limit, kv_fingerprint;
     enum dtype kv;
@@ -44,6 +44,7 @@ struct kv_disk {
     struct write_job *queue;   /* under the lock, like the next two */
     bool closing, has_exited;  /* has_exited: the writer thread has ended */
     _Atomic bool drop_pending; /* drop pending writes */
+    _Atomic int64_t newest_ns; /* latest time of use that this process has given a file */
     bool has_failed;           /* writer thread only: a write failed, stop writing */
     uint8_t *block_buf;        /* writer thread only: [KV_FILE_BLOCK] */
 };
@@ -57,10 +58,10 @@ bool kv_disk_is_worth(uint64_t bytes, double seconds, double prompt_s) {
 
 /* A file's name is its key in KEY_DIGITS hexadecimal digits and a suffix. */
 enum { KEY_DIGITS = 16, FILE_NAME_LEN = KEY_DIGITS + 3, FILE_NAME_BYTES = 24 };
-static const char file_suffix[] = ".kv", tombstone_suffix[] = ".no";
-/* A tombstone is an empty file that engine_forget() leaves for writers: rows of its key that were computed before it
- * are not written. It expires after a time that no pending write takes. */
-enum { TOMBSTONE_S = 86400 };
+static const char file_suffix[] = ".kv", tombstone_suffix[] = ".no", engines_file[] = ".engines";
+/* A tombstone is a file without blocks whose size counts the calls of engine_forget() for its key. Rows that were
+ * computed at another count are not written. Each open engine holds a shared lock of engines_file. An engine that opens
+ * alone deletes the tombstones, since no other has rows in memory that they concern. No clock is compared. */
 static void make_file_name(uint64_t key, const char *end, char out[FILE_NAME_BYTES]) {
     snprintf(out, FILE_NAME_BYTES, "%016" PRIx64 "%s", key, end);
 }
@@ -78,7 +79,7 @@ static int compare_last_use(const void *a, const void *b) {
                                   : (x->tv_nsec > y->tv_nsec) - (x->tv_nsec < y->tv_nsec);
 }
 
-/* Lists all files, least recently used first. *sum: their bytes. Deletes expired tombstones. */
+/* Lists all files, least recently used first. *sum: their bytes. */
 static struct cached_file *list_files(const struct kv_disk *k, size_t *n, uint64_t *sum) {
     struct cached_file *all = NULL;
     size_t cap = 0;
@@ -89,8 +90,6 @@ static struct cached_file *list_files(const struct kv_disk *k, size_t *n, uint64
     for (struct dirent *it; d && (it = readdir(d));) {
         size_t len = strlen(it->d_name);
         if (len != FILE_NAME_LEN || fstatat(k->dir_fd, it->d_name, &st, AT_SYMLINK_NOFOLLOW)) continue;
-        if (!strcmp(it->d_name + KEY_DIGITS, tombstone_suffix) && st.st_mtime + TOMBSTONE_S < time(NULL))
-            unlinkat(k->dir_fd, it->d_name, 0);
         if (strcmp(it->d_name + KEY_DIGITS, file_suffix)) continue;
         if (mem_grow(&all, &cap, *n + 1, sizeof *all)) break;
         struct cached_file *e = &all[(*n)++];
@@ -119,15 +118,36 @@ static bool evict_files(struct kv_disk *k, uint64_t bytes) {
     return sum + bytes <= limit && bytes < disk;
 }
 
+static int64_t to_ns(struct timespec t) { return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec; }
+static struct timespec to_timespec(int64_t ns) {
+    return (struct timespec){.tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000)};
+}
+
+/* Returns the time for a use of a file. If the clock was set back since the latest one, all times of use move to
+ * before now, so that their order stays. Machines that share the directory may differ by SKEW_S. */
+static int64_t time_of_use(struct kv_disk *k) {
+    enum { SKEW_S = 60 };
+    struct timespec t;
+    size_t n = 0;
+    uint64_t sum;
+    clock_gettime(CLOCK_REALTIME, &t);
+    const int64_t now = to_ns(t), latest = atomic_exchange(&k->newest_ns, now), skew = SKEW_S * (int64_t)1000000000;
+    struct cached_file *all = latest && now >= latest - skew ? NULL : list_files(k, &n, &sum);
+    const int64_t by = n ? to_ns(all[n - 1].used) - now + skew : 0;
+    for (size_t i = 0; i < n && by > 2 * skew; i++) {
+        const struct timespec at = to_timespec(to_ns(all[i].used) - by);
+        error_ignore(utimensat(k->dir_fd, all[i].name, (struct timespec[]){at, at}, AT_SYMLINK_NOFOLLOW));
+    }
+    mem_free(all);
+    return now;
+}
+
 /* Sets a file's time of last use to now. A chunk is useless without the chunks before it, so later chunks count as used
  * earlier: by a millisecond per token. */
-static void update_last_use(int fd, int to) {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    int64_t ns = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec - (int64_t)to * 1000000;
-    now = (struct timespec){.tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000)};
+static void update_last_use(struct kv_disk *k, int fd, int to) {
+    const struct timespec at = to_timespec(time_of_use(k) - (int64_t)to * 1000000);
     /* a failure only means that the file is evicted sooner */
-    error_ignore(futimens(fd, (struct timespec[]){now, now}));
+    error_ignore(futimens(fd, (struct timespec[]){at, at}));
 }
 
 /* --- Writing ---------------------------------------------------------------------------------- */
@@ -156,13 +176,18 @@ static int write_image(struct kv_disk *k, const struct write_job *j, int fd) {
     return lseek(fd, 0, SEEK_SET) < 0 ? -errno : file_write_all(fd, j->head, j->head->image_offset);
 }
 
-/* Whether engine_forget() was called for the job's key after its rows were computed. */
-static bool is_forgotten(const struct kv_disk *k, const struct write_job *j) {
+int64_t kv_disk_n_forgotten(const struct kv_disk *k, uint64_t key) {
     char name[FILE_NAME_BYTES];
     struct stat st;
-    make_file_name(j->head->key, tombstone_suffix, name);
-    return !fstatat(k->dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) &&
-           (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec >= j->computed_ns;
+    make_file_name(key, tombstone_suffix, name);
+    if (!fstatat(k->dir_fd, name, &st, AT_SYMLINK_NOFOLLOW)) return st.st_size;
+    return errno == ENOENT ? 0 : -1;
+}
+
+/* Whether engine_forget() was called for the job's key after its rows were computed, or may have been. */
+static bool is_forgotten(const struct kv_disk *k, const struct write_job *j) {
+    const int64_t n = kv_disk_n_forgotten(k, j->head->key);
+    return n < 0 || n != j->n_forgotten;
 }
 
 /* Under the lock, engine_forget() either sees this file or we see its tombstone. */
@@ -185,7 +210,7 @@ static int write_kv_file(struct kv_disk *k, const struct write_job *j) {
         rc;
     if (fd < 0) return -errno;
     if (!(rc = write_image(k, j, fd))) {
-        update_last_use(fd, (int)j->head->to);
+        update_last_use(k, fd, (int)j->head->to);
         snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
         if (fault_hit(FAULT_RENAME)) rc = -EIO;
         else rc = link_file(k, j, link, name);
@@ -221,7 +246,7 @@ static void *writer_thread(void *arg) {
     return NULL;
 }
 
-void kv_disk_write(struct kv_disk *k, struct kv_shared *b, uint64_t key, const int32_t *tokens, int64_t computed_ns) {
+void kv_disk_write(struct kv_disk *k, struct kv_shared *b, uint64_t key, const int32_t *tokens, int64_t n_forgotten) {
     struct write_job *j = mem_alloc(sizeof *j);
     struct kv_file_head about = {.dtype = k->kv,
                                  .kv_fingerprint = k->kv_fingerprint,
@@ -230,7 +255,7 @@ void kv_disk_write(struct kv_disk *k, struct kv_shared *b, uint64_t key, const i
                                  .to = (uint32_t)b->to,
                                  .has_state = b->has_state,
                                  .image_bytes = b->bytes};
-    if (j) *j = (struct write_job){.head = kv_file_new(&about, tokens), .computed_ns = computed_ns};
+    if (j) *j = (struct write_job){.head = kv_file_new(&about, tokens), .n_forgotten = n_forgotten};
     if (!j || !j->head) {
         mem_free(j);
         return;
@@ -338,7 +363,7 @@ bool kv_disk_read(struct kv_disk *k, struct pool *pool, struct kv *kv, uint64_t 
     if (!rc) rc = check_match(k, kv, h, key, tokens, from, to, what, &e);
     if (!rc) rc = check_image(h, fd, pool, what, &e);
     if (!rc) rc = kv_image_map(kv, from, to, h->has_state, fd, (off_t)h->image_offset, &e);
-    if (!rc) update_last_use(fd, to);
+    if (!rc) update_last_use(k, fd, to);
     if (!rc) *state = h->has_state;
     if (rc) {
         bool gone = rc == ERR_MODEL && !unlinkat(k->dir_fd, name, 0);
@@ -361,25 +386,42 @@ void kv_disk_prefetch(struct kv_disk *k, uint64_t key) {
 
 /* --- Forgetting ------------------------------------------------------------------------------- */
 
+/* Counts one more call in a key's tombstone. Returns 0 or a negative errno. */
+static int count_forgotten(int dir, uint64_t key) {
+    char name[FILE_NAME_BYTES];
+    struct stat st;
+    int rc = 0;
+    make_file_name(key, tombstone_suffix, name);
+    const int fd = fault_hit(FAULT_OPEN)
+                       ? (errno = EIO, -1)
+                       : openat(dir, name, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+    if (fd < 0 || fstat(fd, &st) || ftruncate(fd, st.st_size + 1)) rc = -errno;
+    if (fd >= 0) close(fd);
+    return rc;
+}
+
+/* Locks engines_file against engines that open. Returns whether none is open, with its descriptor in *fd. */
+static bool no_engine_is_open(int dir, int *fd) {
+    *fd = openat(dir, engines_file, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    return *fd < 0 ? errno == ENOENT : !flock(*fd, LOCK_EX | LOCK_NB);
+}
+
 int kv_disk_forget(const char *path, const uint64_t *keys, size_t n, struct error *e) {
     char name[FILE_NAME_BYTES];
-    struct timespec now;
-    int dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), rc = 0;
+    int engines, dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), rc = 0;
     if (dir < 0)
         return errno == ENOENT || errno == ENOTDIR ? 0 : error_set(e, ERR_RUNTIME, "%.300s: %s", path, strerror(errno));
     flock(dir, LOCK_EX);
-    clock_gettime(CLOCK_REALTIME, &now);
+    const bool is_alone = no_engine_is_open(dir, &engines);
     for (size_t i = 0; i < n; i++) {
         make_file_name(keys[i], file_suffix, name);
         if (unlinkat(dir, name, 0) && errno != ENOENT) rc = -errno;
-        make_file_name(keys[i], tombstone_suffix, name);
-        int fd = fault_hit(FAULT_OPEN)
-                     ? (errno = EIO, -1)
-                     : openat(dir, name, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
-        if ((fd < 0 || futimens(fd, (struct timespec[]){now, now})) && errno != ENOSPC && errno != EDQUOT)
-            rc = -errno; /* disk full: no writer can succeed either */
-        if (fd >= 0) close(fd);
+        const int counted = is_alone ? 0 : count_forgotten(dir, keys[i]);
+        if (counted && counted != -ENOSPC && counted != -EDQUOT)
+            rc = counted; /* disk full: no writer can succeed either */
     }
+    if (!rc) rc = file_sync_dir(dir);
+    if (engines >= 0) close(engines);
     close(dir);
     return rc ? error_set(e, ERR_RUNTIME, "%.300s: %s", path, strerror(-rc)) : 0;
 }
@@ -399,12 +441,35 @@ static int start_writer(struct kv_disk *k) {
     return rc;
 }
 
+/* Deletes tombstones, of which no open engine has rows. */
+static void delete_tombstones(struct kv_disk *k) {
+    const int fd = openat(k->dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *d = fd < 0 ? NULL : fdopendir(fd);
+    for (struct dirent *it; d && (it = readdir(d));)
+        if (strlen(it->d_name) == FILE_NAME_LEN && !strcmp(it->d_name + KEY_DIGITS, tombstone_suffix))
+            unlinkat(k->dir_fd, it->d_name, 0);
+    if (d) closedir(d);
+    else if (fd >= 0) close(fd);
+}
+
+/* Notes that this engine is open. On a file system without locks every tombstone stays. Returns 0 or a negative
+ * errno. */
+static int join_engines(struct kv_disk *k) {
+    k->engines_fd = openat(k->dir_fd, engines_file, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+    if (k->engines_fd < 0) return -errno;
+    if (!flock(k->engines_fd, LOCK_EX | LOCK_NB)) delete_tombstones(k);
+    while (flock(k->engines_fd, LOCK_SH) && errno == EINTR) {
+    }
+    return 0;
+}
+
 struct kv_disk *kv_disk_open(const char *dir, uint64_t limit, uint64_t kv_fingerprint, enum dtype kv) {
     struct kv_disk *k = mem_calloc(1, sizeof *k);
     struct stat st;
     struct error e = {0};
     if (!k) return NULL;
     *k = (struct kv_disk){.dir_fd = -1,
+                          .engines_fd = -1,
                           .path = mem_strdup(dir),
                           .block_buf = mem_alloc(KV_FILE_BLOCK),
                           .limit = limit,
@@ -415,11 +480,14 @@ struct kv_disk *kv_disk_open(const char *dir, uint64_t limit, uint64_t kv_finger
         rc = error_set(&e, ERR_RUNTIME, "%s: %s", dir, strerror(errno));
     if (!rc && (st.st_uid != geteuid() || st.st_mode & 022))
         rc = error_set(&e, ERR_RUNTIME, "%s: writable by other users", dir);
+    int joined = rc ? 0 : join_engines(k);
+    if (joined) rc = error_set(&e, ERR_RUNTIME, "%s/%s: %s", dir, engines_file, strerror(-joined));
     pthread_mutex_init(&k->lock, NULL);
-    pthread_cond_init(&k->changed, NULL);
+    cond_init(&k->changed);
     if (!rc && start_writer(k)) rc = error_set(&e, ERR_RUNTIME, "cannot start a thread");
     if (!rc) return k;
     log_say(LOG_WARN, "KV disk cache disabled: %s", e.text);
+    if (k->engines_fd >= 0) close(k->engines_fd);
     if (k->dir_fd >= 0) close(k->dir_fd);
     mem_free(k->path);
     mem_free(k->block_buf);
@@ -429,21 +497,21 @@ struct kv_disk *kv_disk_open(const char *dir, uint64_t limit, uint64_t kv_finger
 
 void kv_disk_close(struct kv_disk **kp) {
     struct kv_disk *k = *kp;
-    struct timespec until;
     if (!k) return;
     *kp = NULL;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += (time_t)test_limits_get(TEST_LIMIT_KV_DISK_CLOSE_MS, KV_DISK_CLOSE_WAIT_S * 1000) / 1000;
+    const struct timespec until =
+        cond_time_in((double)test_limits_get(TEST_LIMIT_KV_DISK_CLOSE_MS, KV_DISK_CLOSE_WAIT_S * 1000) * 1e-3);
     pthread_mutex_lock(&k->lock);
     k->closing = true;
     pthread_cond_broadcast(&k->changed);
-    while (!k->has_exited && !pthread_cond_timedwait(&k->changed, &k->lock, &until)) {
+    while (!k->has_exited && cond_wait_until(&k->changed, &k->lock, &until)) {
     }
     pthread_mutex_unlock(&k->lock);
     atomic_store(&k->drop_pending, true);
     pthread_join(k->thread, NULL);
     pthread_mutex_destroy(&k->lock);
     pthread_cond_destroy(&k->changed);
+    close(k->engines_fd);
     close(k->dir_fd);
     mem_free(k->path);
     mem_free(k->block_buf);

@@ -5,7 +5,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/buf.h"
@@ -160,16 +159,14 @@ void prefix_begin_turn(struct session *s) {
 void prefix_record(struct session *s) {
     struct prefix *p = &s->prefix;
     uint64_t key = p->exact_end ? p->chunks[p->n_chunks - 1].key : root_key(s);
-    struct timespec now;
     p->no_disk = s->request.flags & REQ_NO_DISK_CACHE;
     if (s->n_kv < next_chunk_end(s, p->exact_end) ||
         mem_grow(&p->tokens, &p->tokens_cap, (size_t)s->n_kv, sizeof *p->tokens))
         return;
-    clock_gettime(CLOCK_REALTIME, &now);
     for (int end; (end = next_chunk_end(s, p->exact_end)) <= s->n_kv; p->exact_end = end) {
         key = chunk_key(key, s->tokens, p->exact_end, end);
         if (push_chunk(p, end, key)) return;
-        p->chunks[p->n_chunks - 1].computed_ns = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+        if (s->engine->kv_disk) p->chunks[p->n_chunks - 1].n_forgotten = kv_disk_n_forgotten(s->engine->kv_disk, key);
         /* recomputed with the answer: session_disk_keys() did not list this key */
         p->chunks[p->n_chunks - 1].is_saved = s->n_answered > 0;
         memcpy(p->tokens + p->exact_end, s->tokens + p->exact_end, (size_t)(end - p->exact_end) * sizeof *p->tokens);
@@ -223,7 +220,7 @@ static int map_chunk(struct session *s, struct session *o, size_t i, struct erro
     add_mapped(p, b);
     p->chunks[p->n_chunks - 1].block = kv_shared_ref(b);
     p->chunks[p->n_chunks - 1].is_saved = o->prefix.chunks[i].is_saved;
-    p->chunks[p->n_chunks - 1].computed_ns = o->prefix.chunks[i].computed_ns;
+    p->chunks[p->n_chunks - 1].n_forgotten = o->prefix.chunks[i].n_forgotten;
     count_mapped(p);
     return 0;
 }
@@ -364,7 +361,7 @@ static bool save_chunk(struct session *s, bool closes) {
                                : kv_shared_create(&s->engine->kv_store, &s->kv, i ? p->chunks[i - 1].end : 0, x->end,
                                                   false);
     x->is_saved = true;
-    if (b || copy) kv_disk_write(s->engine->kv_disk, b ? b : copy, x->key, p->tokens, x->computed_ns);
+    if (b || copy) kv_disk_write(s->engine->kv_disk, b ? b : copy, x->key, p->tokens, x->n_forgotten);
     kv_shared_unref(copy);
     return true;
 }

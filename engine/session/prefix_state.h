@@ -10,7 +10,7 @@ struct prefix_chunk {
     int end;                 /* position after its last token */
     uint64_t key;            /* hash of all tokens up to `end`, chunk by chunk; 0: not the bits of a plain prefill */
     struct kv_shared *block; /* image of the chunk; NULL: private session memory */
-    int64_t computed_ns;     /* CLOCK_REALTIME in ns */
+    int64_t n_forgotten;     /* kv_disk_n_forgotten() when the rows were computed */
     bool is_saved;           /* on disk, queued for it, or never to be written */
 };
 /* Per session; used by the engine thread. */

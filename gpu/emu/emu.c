@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/cond.h"
 #include "base/mem.h"
 #include "base/test_limits.h"
 
@@ -313,7 +314,7 @@ static void emu_stats(struct gpu *base, struct gpu_stats *out) {
     struct emu *g = (struct emu *)base;
     pthread_mutex_lock(&g->lock);
     while (g->spec.is_virtual && atomic_load(&g->n_queued)) {
-        if (emu_cond_wait_ms(&g->all_done, &g->lock, 10)) continue;
+        if (cond_wait_s(&g->all_done, &g->lock, 0.01)) continue;
         pthread_mutex_unlock(&g->lock);
         emu_virtual_poll();
         pthread_mutex_lock(&g->lock);
@@ -395,7 +396,7 @@ static int emu_open(struct gpu **out, const struct gpu_spec *spec, int rank, str
     snprintf(g->base.info.name, sizeof g->base.info.name, "emulated%s%s", g->is_cpu ? " CPU" : "",
              spec->is_virtual ? ", virtual time" : "");
     pthread_mutex_init(&g->lock, NULL);
-    emu_cond_init(&g->all_done);
+    cond_init(&g->all_done);
     emu_clock();
     *out = &g->base;
     return 0;

@@ -204,8 +204,6 @@ void emu_virtual_add_woken(struct emu_stream **waiters);
 void emu_virtual_run_woken(void);
 /* runs what a cancel or a failed device has released, which wakes no stream */
 void emu_virtual_poll(void);
-void emu_cond_init(pthread_cond_t *cond);                                   /* with the monotonic clock */
-bool emu_cond_wait_ms(pthread_cond_t *cond, pthread_mutex_t *lock, int ms); /* false: timed out */
 
 /* Computes one operation on CPU kernels. Returns the kernel's result. */
 int emu_compute(struct exec *cpu, enum op_code code, const union op_args *a);

@@ -8,6 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/cond.h"
 #include "base/mem.h"
 #include "base/test_limits.h"
 #include "cpu/cpu.h"
@@ -301,7 +302,7 @@ static int stream_status(struct emu_stream *s) {
 void emu_stream_wait_for_head(struct emu_stream *s, uint64_t head) {
     while (s->head < head) {
         if (head < s->wake_head) s->wake_head = head;
-        if (emu_cond_wait_ms(&s->room_cond, &s->lock, s->has_thread ? 1000 : 10) || s->has_thread) continue;
+        if (cond_wait_s(&s->room_cond, &s->lock, s->has_thread ? 1 : 0.01) || s->has_thread) continue;
         pthread_mutex_unlock(&s->lock);
         emu_virtual_poll();
         pthread_mutex_lock(&s->lock);
@@ -434,7 +435,7 @@ int emu_stream_open(struct gpu *base, struct gpu_stream **out, const char *name,
     if (s->g->spec.math == GPU_MATH_F32 && !s->g->spec.is_virtual) s->base.exec.table.expand = NULL;
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->work_cond, NULL);
-    emu_cond_init(&s->room_cond);
+    cond_init(&s->room_cond);
     s->has_thread = !s->g->spec.is_virtual || s->lag_us;
     if (!s->has_thread) emu_virtual_open(s);
     else if (pthread_create(&s->thread, NULL, stream_thread, s)) {
@@ -483,7 +484,7 @@ int emu_event_open(struct gpu *base, struct gpu_event **out, bool timed, struct 
     if (!ev) return error_set(e, ERR_MEMORY, "no memory for an event");
     ev->is_timed = timed;
     pthread_mutex_init(&ev->lock, NULL);
-    emu_cond_init(&ev->cond);
+    cond_init(&ev->cond);
     *out = &ev->base;
     return 0;
 }
@@ -519,7 +520,7 @@ int emu_event_sync(struct gpu_event *base) {
     pthread_mutex_lock(&ev->lock);
     uint64_t seq = ev->n_issued;
     while (ev->n_done < seq) {
-        if (emu_cond_wait_ms(&ev->cond, &ev->lock, 10)) continue;
+        if (cond_wait_s(&ev->cond, &ev->lock, 0.01)) continue;
         pthread_mutex_unlock(&ev->lock);
         emu_virtual_poll();
         pthread_mutex_lock(&ev->lock);

@@ -2,13 +2,14 @@
  * virtual time each value carries the clock of the stream that signalled it. */
 #include <assert.h>
 
+#include "base/cond.h"
 #include "base/mem.h"
 #include "gpu/emu/emu_timeline.h"
 
 int emu_timeline_open(struct gpu *g, struct gpu_timeline **out, struct error *e) {
     struct emu_timeline *n = mem_calloc(1, sizeof *n);
     if (!n) return error_set(e, ERR_MEMORY, "no memory for a timeline");
-    emu_cond_init(&n->cond);
+    cond_init(&n->cond);
     pthread_mutex_init(&n->lock, NULL);
     n->base.word = n->words;
     *out = &n->base;
@@ -36,7 +37,7 @@ bool emu_timeline_is_lost(struct emu_timeline *n, const struct emu *writer) {
 /* Sleeps until a signal, at most 1 ms. Returns true when no signal can follow: a device has failed. */
 static bool sleep_until_signal(struct emu_timeline *n, uint32_t value) {
     pthread_mutex_lock(&n->lock);
-    const bool woken = gpu_timeline_reached(&n->base, value) || emu_cond_wait_ms(&n->cond, &n->lock, 1);
+    const bool woken = gpu_timeline_reached(&n->base, value) || cond_wait_s(&n->cond, &n->lock, 1e-3);
     struct emu *writer = n->writer;
     pthread_mutex_unlock(&n->lock);
     if (!woken) emu_virtual_poll();

@@ -3,26 +3,10 @@
  * after it, by the thread whose command or host signal ends the wait. No thread holds the locks of two streams: it
  * first collects the streams that its commands wake. Lock order: all streams, a stream, an event or timeline, a
  * device. */
-#include <errno.h>
 #include <sched.h>
 #include <time.h>
 
 #include "gpu/emu/emu_timeline.h"
-
-void emu_cond_init(pthread_cond_t *cond) {
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(cond, &monotonic);
-    pthread_condattr_destroy(&monotonic);
-}
-bool emu_cond_wait_ms(pthread_cond_t *cond, pthread_mutex_t *lock, int ms) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    t.tv_sec += ms / 1000, t.tv_nsec += ms % 1000 * 1000000L;
-    if (t.tv_nsec >= 1000000000) t.tv_sec++, t.tv_nsec -= 1000000000;
-    return pthread_cond_timedwait(cond, lock, &t) != ETIMEDOUT;
-}
 
 /* --- Waiting streams -------------------------------------------------------------------------- */
 

@@ -84,7 +84,7 @@ int main(int argc, char **argv) {
         if (ftruncate(store.fd, store.size) || kv_image_write(&kv, at, at + BATCH, -1, store.fd, b->offset))
             return fail(&e);
         kv_image_replace(&kv, at, at + BATCH, -1, store.fd, b->offset);
-        kv_disk_write(k, b, (uint64_t)at + 1, ids, INT64_MAX);
+        kv_disk_write(k, b, (uint64_t)at + 1, ids, 0);
         kv_shared_unref(b);
     }
     printf("%d tokens, %.2f GB: handed over in %.2f s", tokens, (double)store.size / 1e9, clock_now() - t);

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -448,6 +449,7 @@ static void make_plan(struct session *s, const struct request *r, const char *pr
 
 int session_submit(struct session *s, const struct request *r, struct error *e) {
     if (atomic_load(&s->busy)) return error_set(e, ERR_RUNTIME, "the session is busy");
+    if (getenv("FAKE_SIGNAL")) raise(atoi(getenv("FAKE_SIGNAL"))); /* just before the turn begins */
     if (r->n + 1 > s->e->info.context)
         return error_set(e, ERR_CONTEXT, "the prompt is %d tokens; this model's context is %d", r->n,
                          s->e->info.context);

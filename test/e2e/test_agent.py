@@ -272,6 +272,9 @@ class Bounds(Agent):
         self.assertEqual(self.one("write_file", path="new/deep/er/file", content="x", env=walks)[0], "ok")
         self.assertEqual(self.one("write_file", path="indir/new", content="x")[0], "ok")
         self.assertEqual((self.get("new/deep/er/file"), self.get("src/new")), ("x", "x"))
+        for path in ("Makefile", ".git/hooks/pre-commit"):  # what others execute is a file like others
+            self.assertEqual(self.one("write_file", path=path, content="x")[0], "ok")
+            self.assertEqual(self.get(path), "x")
 
     def test_race(self):
         """A directory that is exchanged for a link to outside again and again never shows what is there."""
@@ -432,7 +435,7 @@ class Tools(Agent):
         t.send("n\r")
 
     def test_commands(self):
-        for command, status, result in (("pwd; echo $PWD", "ok", f"{self.dir}\n{self.dir}\n"), ("true", "ok", "[exit status 0, without output]"), ("echo a; echo b >&2; exit 3", "failed", "a\nb\n[exit status 3]"), ("cat", "ok", "[exit status 0, without output]"),
+        for command, status, result in (("pwd; echo $PWD", "ok", f"{self.dir}\n{self.dir}\n"), ("true", "ok", "[exit status 0, without output]"), ("echo a; echo b >&2; exit 3", "failed", "a\nb\n[exit status 3]"), ("cat", "ok", "[exit status 0, without output]"), ("cd / && pwd", "ok", "/\n"),
                                         ("echo ${HEARTH_API_KEY-none}", "ok", "none\n"), ("if", "failed", None)):
             found = self.one("run_command", command=command, env={"HEARTH_API_KEY": "secret"})
             self.assertEqual(found, (status, found[1] if result is None else result), command)

@@ -336,6 +336,11 @@ class Habits(driver.ChatCase):
             with open(path, "w") as f:
                 f.write(text)
             self.assertAlmostEqual(rows(), want, delta=first / 100)
+        for by, want in ((-3600, 3 * first), (3600, first), (-40 * 86400, first)):  # of the future: the clock was set back since
+            with open(path, "w") as f:
+                f.write(f"{host} 3e9\n")
+            os.utime(path, (time.time() + by,) * 2)
+            self.assertAlmostEqual(rows(), want, delta=first / 100)
 
     def test_long_list_of_models(self):
         for i in range(40):

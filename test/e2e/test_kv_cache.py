@@ -1,8 +1,10 @@
 """The KV cache on disk: what one run has read the next starts behind, and whatever becomes of the files, the text is that of a run without."""
+import fcntl
 import glob
 import json
 import os
 import random
+import shutil
 import signal
 import stat
 import subprocess
@@ -78,7 +80,7 @@ class KvCache(server.Case):
             rc, _, err = self.run_bin("-p", "x", "--kv-cache", wrong)
             self.assertEqual(rc, 2, wrong)
             self.assertIn("as in 20G", err)
-        os.path.isdir(self.dir) and os.rmdir(self.dir)
+        shutil.rmtree(self.dir, ignore_errors=True)
         with open(self.dir, "w"):  # something else is there
             pass
         rc, out, known, err = self.ask()
@@ -116,21 +118,118 @@ class KvCache(server.Case):
         self.run_bin("--delete", "new")
         self.assertEqual(self.ask("More?", doc=other)[2], 0)
 
-    def test_forgotten_while_it_is_written(self):
-        """What was read before it was deleted, and would be written after that, is not."""
+    def test_deleted_or_said(self):
+        """A deletion that meets an error says so and can be repeated; one that does not leaves nothing of the chat."""
         self.ask("Why?", "--save", "chat")
-        names = self.kept()
-        self.run_bin("--delete", "chat")
-        marks = [f for f in self.files() if f.endswith(".no")]
-        self.assertEqual({m[:-3] for m in marks}, {n[:-3] for n in names})
-        for m in marks:
-            os.utime(m, (time.time() + 3600,) * 2)  # as if it were deleted while that is read
-        self.ask("Why?")
+        good = {}
+        for path in [self.session_file("chat"), *self.kept()]:
+            with open(path, "rb") as f:
+                good[path] = f.read()
+        self.assertGreaterEqual(len(good), 4)
+
+        def restore():
+            for path, data in good.items():
+                with open(path, "wb") as f:
+                    f.write(data)
+                os.chmod(path, 0o600)
+        n = {"alloc": self.allocations("--delete", "chat"), "sync": 1}
+        failed = dict.fromkeys(("alloc", "open", "read", "sync"), 0)
+        for kind in failed:
+            for at in range(1, n.get(kind, 12) + 1):
+                restore()
+                rc, out, err = self.run_bin("--delete", "chat", env={"HEARTH_FAULT": f"{kind}:{at}"})
+                failed[kind] += rc != 0
+                self.assertEqual((os.path.exists(self.session_file("chat")), "hearth: deleted chat" in err), (rc != 0, rc == 0), (kind, at, err))
+                if rc == 0:
+                    self.assertEqual(self.kept(), set(), (kind, at))
+        self.assertTrue(all(failed.values()), failed)
+        restore()
+        self.assertEqual(self.run_bin("--delete", "chat")[0], 0)
         self.assertEqual(self.kept(), set())
-        for m in marks:
-            os.utime(m, (time.time() - 90000,) * 2)
-        self.ask("Why?")
-        self.assertEqual((self.kept(), set(self.files())), (names, names))  # a mark does not stay either
+
+    def stopped_writer(self, question):
+        """Returns a server that has answered, and was stopped before the first of its KV files got its name."""
+        s = self.serve("--temp", "1")
+        self.assertEqual(self.ask("What?", "--no-save")[0], 0)  # the directory exists now
+        held = os.open(self.dir, os.O_RDONLY)
+        fcntl.flock(held, fcntl.LOCK_EX)
+        inode = ":%d " % os.fstat(held).st_ino
+        self.assertEqual(self.ask(*question)[0], 0)
+
+        def waits():
+            with open("/proc/locks") as f:
+                return any("->" in line and inode in line and f" {s.p.pid} " in line for line in f)
+        self.until("a writer that waits for the lock", waits)
+        s.p.send_signal(signal.SIGSTOP)
+
+        def has_stopped():
+            states = []
+            for path in glob.glob(f"/proc/{s.p.pid}/task/*/stat"):
+                with open(path) as f:
+                    states.append(f.read().rsplit(")", 1)[1].split()[0])
+            return set(states) == {"T"}
+        self.until("a server that stands still", has_stopped)
+        os.close(held)
+        return s
+
+    def until(self, what, is_true):
+        end = time.time() + driver.PATIENCE
+        while not is_true():
+            self.assertLess(time.time(), end, what)
+            time.sleep(0.01)
+
+    def marks(self):
+        return {f for f in self.files() if f.endswith(".no")}
+
+    def test_forgotten_while_it_is_written(self):
+        """What was read before it was deleted, and would be written after that, is not, whatever the clocks say."""
+        for by in (-3600, 90000):  # seconds by which the clock is wrong when the chat is deleted
+            s = self.stopped_writer(["Why?", "--save", "chat"])
+            self.assertEqual((self.kept(), self.marks()), (set(), set()))
+            self.assertEqual(self.run_bin("--delete", "chat")[0], 0)
+            marks = self.marks()
+            self.assertGreaterEqual(len(marks), 3)
+            for m in marks:
+                os.utime(m, (time.time() + by,) * 2)
+            s.p.send_signal(signal.SIGCONT)
+            self.ask("And this?", doc=text(430, 7))
+            s.settles("written", lambda _: self.kept())  # and what was queued before
+            self.assertFalse({m[:-3] for m in marks} & {f[:-3] for f in self.kept()}, by)
+            self.assertEqual(self.ask("Another", "--no-attach")[0], 0)  # marks hold while an engine is open
+            self.assertLessEqual(marks, self.marks())
+            self.assertTrue({m[:-3] for m in marks} & {f[:-3] for f in self.kept()})  # what is read from now on is kept again
+            s.end()
+            for f in self.kept():
+                os.unlink(f)
+            self.ask("Why?")
+            self.assertEqual(self.marks(), set())  # they go with the first engine that is alone
+            self.assertGreaterEqual(len(self.kept()), 3)
+            for f in self.kept():
+                os.unlink(f)
+
+    def test_forgotten_by_nobody(self):
+        """Without an open engine nothing can be written: no mark is left."""
+        self.ask("Why?", "--save", "chat")
+        self.assertTrue(self.kept())
+        self.assertEqual(self.run_bin("--delete", "chat")[0], 0)
+        self.assertEqual(self.files(), [])
+
+    def test_clock_set_back(self):
+        """Files that seem to be of the future are evicted in their order, and what is used now comes after them."""
+        old = []
+        for seed in (3, 4):
+            self.ask(doc=text(430, seed))
+            old.append(self.kept() - set().union(*old))
+            for f in old[-1]:
+                os.utime(f, (time.time() + (3 + seed) * 365 * 86400,) * 2)
+        n, size = len(old[0]), os.path.getsize(self.files()[0])
+        self.assertGreaterEqual(n, 3)
+        limit = ["--kv-cache", str(2 * n * size + 100)]
+        self.assertEqual(self.ask("Why?", *limit, doc=text(430, 5))[0], 0)
+        self.assertEqual([len(files & self.kept()) for files in old], [0, n])  # the latest use stays
+        self.assertEqual(self.ask("Why?", *limit, doc=text(430, 5))[2], 384)
+        for f in self.files():
+            self.assertLess(os.path.getmtime(f), time.time() + 60)
 
     def test_deleted_at_a_terminal(self):
         """Also what was taken back, and of a chat whose process was killed before its answer had ended."""
@@ -222,6 +321,27 @@ class KvCache(server.Case):
             os.path.exists(name) and os.unlink(name)
             os.symlink("/etc/passwd", name)
         self.assertEqual(self.ask("Why?")[:2], want)
+
+    def test_places_of_others(self):
+        """What other users could have written is not read."""
+        want = self.ask("Why?", "--kv-cache", "off")[:2]
+        self.ask()
+        first = [f for f in self.files() if os.path.getmtime(f) == max(map(os.path.getmtime, self.files()))][0]
+        changes = [lambda: os.chmod(first, 0o620), lambda: os.chmod(first, 0o602)]
+        if os.geteuid() == 0:
+            changes.append(lambda: os.chown(first, 65534, 65534))
+        for change in changes:
+            change()
+            rc, out, known, err = self.ask("Why?")
+            self.assertEqual(((rc, out), known), (want, 0))
+            self.assertIn(os.path.basename(first) + ": not a regular file that only this user can write", err)
+            os.unlink(first)
+            self.ask()
+        for mode in (0o777, 0o720, 0o702):
+            os.chmod(self.dir, mode)
+            rc, out, known, err = self.ask("Why?")
+            self.assertEqual(((rc, out), known), (want, 0))
+            self.assertIn(self.dir + ": writable by other users", err)
 
     def test_kill(self):
         want = self.ask("Why?", "--kv-cache", "off")[:2]

@@ -202,6 +202,13 @@ class OneShot(driver.Case):
             self.assertTrue(out.endswith(b"\n"))
             self.assertNotIn(b"word199", out)
 
+    def test_signal_before_the_turn(self):
+        """A signal between the start of the program and that of its turn is not lost."""
+        for sig in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            for args in (["-p", "read"], ["-p", "read", "--json"], ["--long", "split", "-c", "2000", "-f", self.write("book.txt", "word " * 4000), "-p", "Who?"]):
+                rc, out, err = self.run_bin(*args, "--no-save", env={"FAKE_SIGNAL": str(int(sig)), "FAKE_NOTES": "slow"})
+                self.assertEqual(rc, -sig, (args, out[:100], err))
+
     def test_configuration_from_other_editors(self):
         path = self.write(".config/hearth/config", "\ufefftemp = 0.25\r\nmax-tokens = 5\r\n")
         rc, out, err = self.run_bin("--print-config")

@@ -233,6 +233,8 @@ class Told(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self):
         self.server.seen.append(("GET", self.path, self.headers.get("Authorization"), None))
+        if isinstance(self.server.models, tuple):  # a reply
+            return self.reply(*self.server.models)
         self.reply(200, {"Content-Type": "application/json"}, json.dumps({"data": [{"id": m, "max_model_len": 4096} for m in self.server.models]}).encode())
 
     def do_POST(self):
@@ -377,6 +379,25 @@ class Remote(Case):
         rc, out, err = self.ask("-p", "hi", env=env, url="http://127.0.0.1.invalid/v1")
         self.assertEqual((rc, out), (0, b"by proxy\n"))
         self.assertIn("the key is sent to 127.0.0.1.invalid unencrypted", err)
+
+    def test_redirects(self):
+        """A server sends neither the conversation nor the key elsewhere."""
+        elsewhere = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Told)
+        elsewhere.seen, elsewhere.replies, elsewhere.models = [], [stream("from elsewhere")] * 9, ["org/name"]
+        threading.Thread(target=elsewhere.serve_forever).start()
+        self.addCleanup(elsewhere.server_close)
+        self.addCleanup(elsewhere.shutdown)
+        at = f"http://127.0.0.1:{elsewhere.server_port}/v1"
+        for status in (301, 302, 303, 307, 308):
+            rc, out, err = self.ask("-p", "hi", replies=[(status, {"Location": at + "/chat/completions"}, b"")], env={"HEARTH_API_KEY": "secret"})
+            self.assertEqual((rc, out), (1, b""), err)
+            self.assertIn(f"redirects are not followed (status {status})", err)
+            self.server.models = (status, {"Location": at + "/models"}, b"")
+            rc, out, err = self.ask("-p", "hi", env={"HEARTH_API_KEY": "secret"})
+            self.assertEqual((rc, out), (1, b""), err)
+            self.assertIn(f"redirects are not followed (status {status})", err)
+            self.server.models = ["org/name"]
+        self.assertEqual(elsewhere.seen, [])
 
     def test_untrusted(self):
         """Nothing that a server sends reaches the terminal as control sequences: answers and thinking in pieces, tool calls, errors, model names."""

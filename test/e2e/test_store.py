@@ -3,8 +3,10 @@ import json
 import os
 import re
 import resource
+import shutil
 import stat
 import subprocess
+import time
 
 import driver
 
@@ -26,6 +28,64 @@ class Store(driver.Case):
         self.assertEqual(self.run_bin("--continue", "talk", "-p", "two")[:2], (0, b"You said: two\n"))
         self.assertEqual(self.messages(path), ["one", "You said: one", "two", "You said: two"])
         self.assertEqual(os.listdir(os.path.dirname(path)), ["talk.json"])
+
+    def test_clock_set_back(self):
+        """--last and --list go by what was saved last, also if an earlier save has a time of the future."""
+        first, second = self.begin("first"), self.begin("second")
+        for k, (name, path) in enumerate((("first", first), ("second", second), ("first", first))):
+            other = second if path == first else first
+            os.utime(other, (time.time() + 3600 * (k + 1),) * 2)
+            self.assertEqual(self.run_bin("--continue", name, "-p", "more")[0], 0)
+            self.assertEqual([row["name"] for row in json.loads(self.run_bin("--list", "--json")[1])][0], name)
+            self.assertEqual(self.run_bin("--last", "-p", f"again {k}")[0], 0)
+            self.assertIn(f"again {k}", self.messages(path))
+        os.utime(second, (1, 1))
+        self.assertEqual(self.run_bin("--continue", "first", "-p", "more")[0], 0)
+        self.assertLess(os.path.getmtime(first), time.time() + 60)  # no other is of the future now
+
+    def test_deletion_lasts(self):
+        """A deletion is on the disk before it is acknowledged; a world (test/world) shows that nothing else is needed."""
+        path = self.begin()
+        rc, out, err = self.run_bin("--delete", "talk", env={"HEARTH_FAULT": "sync:1"})
+        self.assertEqual((rc, os.path.exists(path)), (1, False))
+        self.assertIn("talk.json: removed, but may be there again after a power loss", err)
+
+    def test_saved_in_one_second(self):
+        for name in ("b", "a"):
+            self.begin(name)
+        at = 1700000000 * 10**9
+        os.utime(self.session_file("a"), ns=(at + 1, at + 1))
+        os.utime(self.session_file("b"), ns=(at + 2, at + 2))
+        self.assertEqual([row["name"] for row in json.loads(self.run_bin("--list", "--json")[1])], ["b", "a"])
+
+    def test_texts_control_no_terminal(self):
+        """A conversation may come from anywhere: its texts and its file's name reach a terminal without control characters."""
+        evil = "A\x1b[31mred\x1b]0;title\x07B\b\bC\u009b31mE\x7f\u202e."
+        self.assertEqual(self.run_bin("--save", "talk", "-p", evil)[0], 0)
+        folder = os.path.dirname(self.session_file("talk"))
+        shutil.copy(self.session_file("talk"), os.path.join(folder, "b\x1b]0;name\x07\u202e.json"))
+        self.assertIn("\x1b]0;title", self.messages(self.session_file("talk"))[0])  # it is saved as it was typed
+
+        def harmless(t):
+            self.assertIn("title", t.out.decode())
+            for bad in (b"\x1b]0", b"\x1b[31mred", b"\x07", b"\b\b", b"\xc2\x9b", "\u202e".encode()):
+                self.assertNotIn(bad, t.out)
+        t = self.terminal("--list")
+        self.assertEqual(t.wait(), 0)
+        harmless(t)
+        t = self.terminal("--continue", "talk", "--no-attach")
+        at = t.prompt(text="talk> ")
+        for command in ("/sessions", "/list", "/history", "/search title", "/show"):
+            t.send(command + "\r")
+            at = t.prompt(at, text="talk> ")
+        t.send("/bye\r")
+        self.assertEqual(t.wait(), 0)
+        harmless(t)
+        t = self.terminal("-r")
+        t.until("Number or name")
+        t.send("\x04")
+        t.wait()
+        harmless(t)
 
     def test_names(self):
         self.begin()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How the sources are named and how long they are (CONTRIBUTING.md, Style). Prints each breach; exit 1 on any.
+"""How the sources are named, how long they are (CONTRIBUTING.md, Style), and which read the wall clock. Prints each breach; exit 1 on any.
 
 An exported function starts with one of these, followed by '_', a digit or nothing:
 - the name of its source or of the header that declares it, or leading words of it (attention_gqa.c: attention_...),
@@ -27,6 +27,23 @@ KNOWN = {
     "__tsan_read_range": "of ThreadSanitizer's library",
     "__tsan_write_range": "of ThreadSanitizer's library",
 }
+# Files that read the wall clock or times that it gave. It may be set back: no order, no wait and no promise hangs on it.
+WALL_CLOCK = {
+    "base/file.c": "random names",
+    "cli/modes/bandwidth.c": "age of a measurement; one of the future is measured again",
+    "cli/saved/saver.c": "each save is newer than all others, whatever the clock says",
+    "cli/saved/store.c": "the time of a save, for people",
+    "cli/saved/store_list.c": "the order that saver.c makes",
+    "cli/server/resident.c": "identity of a file",
+    "cli/server/serve.c": "times in answers",
+    "cli/server/serve_http.c": "times in answers",
+    "cli/server/serve_models.c": "times in answers",
+    "cli/server/serve_turns.c": "times in answers",
+    "engine/kv/kv_disk.c": "order of eviction, kept when the clock is set back",
+    "engine/session/prefix.c": "identity of a file",
+    "tokenizer/jinja/jcall.c": "the date that a template asks for",
+}
+READS_WALL_CLOCK = re.compile(r"\bCLOCK_REALTIME\b|\btime\((?:NULL|0|&)|\bgettimeofday\b|\bst_[mac]tim\b|\bst_[mac]time\b")
 
 root = sys.argv[1]
 EXPORTED = r"^(?!(?:[\w]+ )?static|typedef|extern|return|else|struct \w+ \{|[A-Z_]+ )[A-Za-z_][\w *]*?\b([a-z_]\w*)\([^;{]*\)"
@@ -92,6 +109,10 @@ def main():
         if n <= most and path in LONG:
             print(f"{path}: {n} lines need no exception")
             bad += 1
+    clocks = {path for path, text in code.items() if READS_WALL_CLOCK.search(text)}
+    for path in sorted(clocks ^ WALL_CLOCK.keys()):
+        print(f"{path}: {'reads the wall clock, which may be set back: see base/clock.h, base/cond.h' if path in clocks else 'an exception for what does not read it'}")
+        bad += 1
     for what in sorted(LONG.keys() - files.keys() | KNOWN.keys() - declared.keys() - defined.keys()):
         print(f"{what}: an exception for what does not exist")
         bad += 1

@@ -101,10 +101,11 @@ void chats_from_conversation(const struct conversation *conv, struct user *p) {
         if (m->text.len) memcpy(l->text, m->text.data, m->text.len);
     }
     p->saved[0] = *c;
-    p->n_saved = 1, p->is_acknowledged = true, p->is_any = p->is_queued = false;
+    p->n_saved = 1, p->is_acknowledged = true, p->is_any = p->is_queued = p->is_rotten = false;
 }
 
 void chats_try(struct user *p) {
+    p->is_deleted = false;
     if (p->n_saved == VERSIONS) { /* one of those between the first and the last */
         p->is_any = true;
         memmove(&p->saved[1], &p->saved[2], (size_t)(--p->n_saved - 1) * sizeof *p->saved);
@@ -113,7 +114,7 @@ void chats_try(struct user *p) {
 }
 void chats_acknowledge(struct user *p) {
     p->saved[0] = p->saved[p->n_saved - 1];
-    p->n_saved = 1, p->is_acknowledged = true, p->is_any = false;
+    p->n_saved = 1, p->is_acknowledged = true, p->is_any = p->is_rotten = false;
 }
 void chats_forget(struct user *p) { p->n_saved = 0, p->is_acknowledged = p->is_any = p->is_queued = false; }
 bool chats_may_hold(const struct user *p, const struct conversation *conv) {

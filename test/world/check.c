@@ -101,7 +101,8 @@ void check_files(const char *what) {
     snprintf(path, sizeof path, "%s/.local/share/hearth/sessions", world->dir);
     DIR *d = opendir(path);
     for (const struct dirent *it; d && (it = readdir(d));)
-        if (*it->d_name != '.' && (strlen(it->d_name) < 5 || strcmp(it->d_name + strlen(it->d_name) - 5, ".json")))
+        if (*it->d_name != '.' && !strstr(it->d_name, ".damaged") &&
+            (strlen(it->d_name) < 5 || strcmp(it->d_name + strlen(it->d_name) - 5, ".json")))
             world_fail("%s leaves the file %s", what, it->d_name);
     if (d) closedir(d);
 }

@@ -28,6 +28,8 @@ static struct renamed {
 } name[MOST_NAMES];
 static int n_files, n_names;
 static uint32_t points_left;
+int __real_rename(const char *from, const char *to);
+int __real_unlink(const char *path);
 static bool loses_power;
 static char own_dir[400];
 
@@ -47,7 +49,7 @@ static void drop_file(int i) {
     memmove(&file[i], &file[i + 1], (size_t)(--n_files - i) * sizeof *file);
 }
 static void drop_name(int i) {
-    if (*name[i].old) unlink(name[i].old);
+    if (*name[i].old) __real_unlink(name[i].old);
     memmove(&name[i], &name[i + 1], (size_t)(--n_names - i) * sizeof *name);
 }
 void disk_forget(void) {
@@ -64,8 +66,8 @@ void disk_kill_after(uint32_t points, bool power) { points_left = points ? point
 static void lose_power(void) {
     const int kept = (int)fibers_random((uint32_t)n_names + 1);
     for (int i = n_names - 1; i >= kept; i--) {
-        if (*name[i].old) rename(name[i].old, name[i].to);
-        else unlink(name[i].to);
+        if (*name[i].old) __real_rename(name[i].old, name[i].to);
+        else __real_unlink(name[i].to);
     }
     for (int i = 0; i < n_files; i++) {
         struct stat st;
@@ -129,30 +131,45 @@ int __wrap_fsync(int fd) {
     return 0;
 }
 
-int __real_rename(const char *from, const char *to);
-int __wrap_rename(const char *from, const char *to);
-int __wrap_rename(const char *from, const char *to) {
+/* Notes what a name is before it changes. */
+static void keep_old(const char *path) {
     static unsigned n;
-    struct renamed r = {.dir = inode_of_dir(to)};
-    fibers_point();
-    snprintf(r.to, sizeof r.to, "%s", to);
+    struct renamed r = {.dir = inode_of_dir(path)};
+    snprintf(r.to, sizeof r.to, "%s", path);
     snprintf(r.old, sizeof r.old, "%s/old.%d.%u", own_dir, (int)getppid(), n++);
-    unlink(r.old);
-    if (link(to, r.old)) *r.old = 0;
-    const int rc = __real_rename(from, to);
+    __real_unlink(r.old);
+    if (link(path, r.old)) *r.old = 0;
     if (n_names == MOST_NAMES) drop_name(0);
     name[n_names++] = r;
+}
+
+int __wrap_rename(const char *from, const char *to);
+int __wrap_rename(const char *from, const char *to) {
+    fibers_point();
+    keep_old(to);
+    const int rc = __real_rename(from, to);
     fibers_point();
     return rc;
 }
 
-int __real_unlink(const char *path);
 int __wrap_unlink(const char *path);
 int __wrap_unlink(const char *path) {
     fibers_point();
-    for (int i = 0; i < n_names; i++)
-        if (!strcmp(name[i].to, path)) drop_name(i--);
+    keep_old(path);
     return __real_unlink(path);
+}
+int __real_unlinkat(int dir, const char *path, int flags);
+int __wrap_unlinkat(int dir, const char *path, int flags);
+int __wrap_unlinkat(int dir, const char *path, int flags) {
+    char whole[512], of[40];
+    fibers_point();
+    snprintf(of, sizeof of, "/proc/self/fd/%d", dir);
+    const ssize_t n = readlink(of, whole, sizeof whole - 40);
+    if (n > 0) {
+        snprintf(whole + n, sizeof whole - (size_t)n, "/%s", path);
+        keep_old(whole);
+    }
+    return __real_unlinkat(dir, path, flags);
 }
 int __real_linkat(int from_dir, const char *from, int to_dir, const char *to, int flags);
 int __wrap_linkat(int from_dir, const char *from, int to_dir, const char *to, int flags);

@@ -4,13 +4,16 @@
 #include <string.h>
 
 #include "base/fault.h"
+#include "base/mem.h"
 #include "cli/saved/saver.h"
 #include "cli/saved/store.h"
 #include "test/world/chats.h"
 #include "test/world/disk.h"
 #include "test/world/fibers.h"
+#include "test/world/files.h"
 #include "test/world/world.h"
 
+enum { KEYS = 400 };
 /* A user's connection with this process. */
 static struct link {
     struct session *session;
@@ -21,6 +24,8 @@ static struct link {
     struct store store;
     bool is_open; /* store */
     uint32_t stop_after;
+    uint64_t keys[KEYS]; /* of all prompts since the process began */
+    int n_keys;
 } link_of[USERS];
 static struct engine *engine;
 static struct app app;
@@ -89,6 +94,14 @@ static void end_answer(int u) {
     c->line[c->n++] = l->answer;
 }
 
+/* Notes the keys of the prompt for the chat's next save. */
+static void note_keys(struct link *l) {
+    const uint64_t *keys;
+    const size_t n = session_disk_keys(l->session, &keys);
+    files_permit(keys, n); /* computed again */
+    for (size_t i = 0; i < n && l->n_keys < KEYS; i++) l->keys[l->n_keys++] = keys[i];
+}
+
 static void submit(int u, uint32_t number, int choice) {
     struct link *l = &link_of[u];
     struct chat *c = &world->user[u].chat;
@@ -111,6 +124,7 @@ static void submit(int u, uint32_t number, int choice) {
         return;
     }
     l->is_busy = true;
+    note_keys(l);
 }
 
 static int user_of(const struct session *s) {
@@ -209,6 +223,18 @@ static void finish_saves(void) {
     }
 }
 
+static void add_keys(struct link *l) {
+    struct disk_keys *k = &l->store.disk_keys;
+    for (int i = 0; i < l->n_keys; i++) {
+        size_t at = 0;
+        while (at < k->n && k->keys[at] != l->keys[i]) at++;
+        if (at < k->n) continue;
+        if (mem_grow(&k->keys, &k->cap, k->n + 1, sizeof *k->keys)) world_fail("no memory");
+        k->keys[k->n++] = l->keys[i];
+    }
+    l->n_keys = 0;
+}
+
 static void save(int u, bool later) {
     struct link *l = &link_of[u];
     struct user *p = &world->user[u];
@@ -218,6 +244,7 @@ static void save(int u, bool later) {
     if (!later) finish_saves(); /* an older version must not follow */
     pause_faults();
     chats_to_conversation(&p->chat, &conv);
+    add_keys(l);
     resume_faults();
     chats_try(p);
     const int rc = later ? store_save_later(&l->store, &app, &conv, &e) : store_save(&l->store, &app, &conv, &e);
@@ -243,18 +270,27 @@ static void load(int u) {
     if (!rc && !chats_may_hold(p, &conv)) world_fail("%s holds a version that nobody saved, or an older one", name);
     if (rc && had_fault) world_note("%s was not loaded: %s", name, e.text);
     else if (rc && p->is_acknowledged) world_fail("a saved conversation is lost: %s", e.text);
+    else if (rc && p->is_rotten) world->n_refused++;
     else if (rc && store_exists(name)) world_fail("a saved conversation cannot be loaded: %s", e.text);
     if (!rc) chats_from_conversation(&conv, p);
     else if (!had_fault) chats_forget(p), p->chat.n = 0;
+    p->is_rotten = p->is_rotten && store_exists(name);
     l->is_open = !rc && !l->store.disabled;
     if (!rc && l->store.disabled) store_close(&l->store);
     conversation_free(&conv);
     resume_faults();
 }
 
+static void permit_keys(struct link *l) {
+    const uint64_t *keys;
+    const size_t n = session_disk_keys(l->session, &keys);
+    files_permit(keys, n);
+}
+
 static void delete_chat(int u) {
     struct link *l = &link_of[u];
     struct user *p = &world->user[u];
+    struct disk_keys own = {0};
     struct error e = {0};
     char name[8];
     finish_saves();
@@ -262,9 +298,31 @@ static void delete_chat(int u) {
     snprintf(name, sizeof name, "user%d", u);
     if (!store_exists(name)) return;
     p->is_acknowledged = false;
+    pause_faults();
+    files_own_keys(u, &own);
+    resume_faults();
     if (store_delete(name, &e)) must_not_fail("store_delete", &e);
     else if (store_exists(name)) world_fail("a deleted conversation is still there");
-    else chats_forget(p);
+    else {
+        chats_forget(p), p->is_rotten = false, p->is_deleted = true;
+        files_forbid(own.keys, own.n);
+        for (int v = 0; v < USERS; v++) /* what these still compute is not of before the deletion */
+            if (link_of[v].is_busy) permit_keys(&link_of[v]);
+    }
+    mem_free(own.keys);
+}
+
+/* A saved chat must be refused then, and a KV file read again: no answer changes. */
+static void rot(int u, int which) {
+    struct user *p = &world->user[u];
+    if (which % 2) {
+        world->n_rotten += files_rot_kv(which / 2);
+        return;
+    }
+    finish_saves(); /* a save that is queued would replace the file at some time */
+    if (!files_rot_chat(u)) return;
+    world->n_rotten++;
+    chats_forget(p), p->is_rotten = true;
 }
 
 /* --- Actions ---------------------------------------------------------------------------------- */
@@ -348,6 +406,7 @@ static bool act(const struct action *a) { /* true: the process ends in good orde
     case ACT_SAVE_LATER: save(u, true); break;
     case ACT_LOAD: load(u); break;
     case ACT_DELETE: delete_chat(u); break;
+    case ACT_ROT: rot(u, a->b); break;
     case ACT_FAULT: inject(a); break;
     case ACT_HEAL: heal(); break;
     case ACT_JUMP: fibers_jump(a->a, a->b - 100); break;
@@ -366,7 +425,7 @@ static int open_engine(struct error *e) {
                                 decode[] = {DECODE_HYBRID, DECODE_DUAL, DECODE_CPU, MODE_AUTO, DECODE_PAGED};
     const uint64_t how = world->script.seed;
     const bool has_gpus = *world->script.gpus, is_paged = has_gpus && decode[how / 4 % 5] == DECODE_PAGED;
-    snprintf(kv_dir, sizeof kv_dir, "%s/kv", world->dir);
+    snprintf(kv_dir, sizeof kv_dir, "%s/.cache/hearth/kv", world->dir); /* where store_delete() looks */
     return engine_open(&engine,
                        &(struct engine_params){.dir = world_model,
                                                .threads = 1,
@@ -385,6 +444,7 @@ static int open_engine(struct error *e) {
 /* Opens the engine, perhaps first with a fault, which must leave nothing open. */
 static void begin(void) {
     struct error e = {0};
+    char name[8];
     if (world->open_fault) {
         const struct levels before = check_levels();
         fault_set((enum fault_kind)world->open_kind, world->open_fault, false, false);
@@ -403,7 +463,9 @@ static void begin(void) {
         link_of[u] = (struct link){0};
         world->user[u].chat.n = 0;
         world->user[u].chat.start = u;
-        if (world->user[u].n_saved || world->user[u].is_any) load(u);
+        snprintf(name, sizeof name, "user%d", u);
+        if (world->user[u].is_deleted && store_exists(name)) world_fail("a deleted conversation is there again");
+        if (world->user[u].n_saved || world->user[u].is_any || world->user[u].is_rotten) load(u);
     }
 }
 static void end(void) {
@@ -433,12 +495,14 @@ bool people_live(void) {
         world_note("action %u", a->number);
         is_over = act(a);
         check_engine(engine, n_sessions);
+        files_check();
     }
     disk_kill_after(0, false);
     fibers_on_point = NULL;
     end();
     disk_forget();
     check_equal(&before, "a process that has ended");
+    files_check();
     check_files("a process that has ended");
     return !is_over;
 }

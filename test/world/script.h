@@ -22,7 +22,8 @@
     X(SAVE, 14, USERS, 0, 0)        /* user */ \
     X(SAVE_LATER, 14, USERS, 0, 0)  /* user: in the saver's thread */ \
     X(LOAD, 8, USERS, 0, 0)         /* user: closes the conversation and opens it again */ \
-    X(DELETE, 2, USERS, 0, 0)       /* user: deletes the saved conversation */ \
+    X(DELETE, 4, USERS, 0, 0)       /* user: deletes the saved conversation */ \
+    X(ROT, 4, USERS, 40, 0)         /* user: a bit of the saved conversation flips; odd: of that KV file */ \
     X(FAULT, 4, 6, 60, 4)           /* kind, first call, of 4: 0 for all later calls, too */ \
     X(HEAL, 4, 0, 0, 0)             /* no call fails any longer */ \
     X(JUMP, 3, 100, 200, 0)         /* seconds of the monotonic clock, of the other one less 100 */ \

@@ -82,6 +82,7 @@ static void remove_all(const char *dir) {
 static bool run_world(void) {
     bool failed = false;
     memset(world->user, 0, sizeof world->user);
+    memset(world->forgotten, 0, sizeof world->forgotten);
     *world->failure = 0;
     world->next = 0, world->trace = world->script.seed;
     remove_all(world->dir);
@@ -152,8 +153,10 @@ int main(int argc, char **argv) {
     if (prints) return 0;
     printf("%" PRIu64 " events, %" PRIu64 " points, %" PRIu64 " answers, %" PRIu64 " cut, %" PRIu64
            " after a cached prefix, %" PRIu64 " forks, %" PRIu64 " loads, %" PRIu64 " failed calls, %" PRIu64
-           " deaths, %" PRIu64 " answers alone\n",
+           " deaths, %" PRIu64 " answers alone, %" PRIu64 " rotten bits, %" PRIu64 " rotten chats refused, %" PRIu64
+           " keys forgotten\n",
            world->n_events, world->n_points, world->n_answers, world->n_cut, world->n_reused, world->n_forks,
-           world->n_loads, world->n_failed, world->n_deaths, world->n_alone);
+           world->n_loads, world->n_failed, world->n_deaths, world->n_alone, world->n_rotten, world->n_refused,
+           world->n_forgotten);
     return n_failed > 0;
 }

@@ -4,7 +4,7 @@
 #include "engine/engine.h"
 #include "test/world/script.h"
 
-enum { MESSAGES = 32, TEXT = 64, ANSWER = 12, CONTEXT = 256, VERSIONS = 8, MEMO = 1 << 14 };
+enum { FORGOTTEN = 64, MESSAGES = 32, TEXT = 64, ANSWER = 12, CONTEXT = 256, VERSIONS = 8, MEMO = 1 << 14 };
 enum { AS_USER = 64, AS_MODEL, AS_TOOL, END_ID = 70, VOCAB = 72 }; /* tokens that texts do not have, but answers */
 
 /* What a user sees. A text has a byte for each token. */
@@ -25,6 +25,8 @@ struct user {
     bool is_acknowledged; /* there is one in saved[0] */
     bool is_queued;       /* the last one was given to the saver */
     bool is_any;          /* more versions were tried than are noted */
+    bool is_deleted;      /* and not saved again since */
+    bool is_rotten;       /* a bit of the file has flipped, and no save has replaced it for certain */
 };
 struct alone { /* what a session alone answers */
     uint64_t key;
@@ -36,6 +38,8 @@ struct world {
     int next;                  /* action */
     int open_fault, open_kind; /* the nth call of the kind fails when the next process opens; 0: none */
     struct user user[USERS];
+    uint64_t forgotten[FORGOTTEN], n_forgotten; /* keys of deleted chats; 0: none. Their number, with those let go */
+    uint64_t n_rotten, n_refused;               /* bits that have flipped; chats that were refused for that */
     uint64_t n_events, n_points, n_answers, n_cut, n_forks, n_reused, n_loads, n_failed, n_deaths, n_disk, n_alone;
     uint64_t trace; /* hash of all that happened */
     bool is_traced; /* prints every action and event */

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/cond.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "engine/exec/prefill.h"
@@ -322,7 +323,7 @@ static void start_threads(struct slp_run *p, void *(*thread)(void *)) {
 
 /* Reports progress until all ranks have finished their layers or the run has failed. Polls for a cancel. */
 static void watch_progress(struct slp_run *p) {
-    enum { POLL_NS = 5000000 };
+    const double poll_s = 5e-3;
     const struct slp_job *j = p->job;
     int reported = 0; /* layers */
     pthread_mutex_lock(&p->lock);
@@ -334,10 +335,7 @@ static void watch_progress(struct slp_run *p) {
             pthread_mutex_lock(&p->lock);
             continue;
         }
-        struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
-        if ((until.tv_nsec += POLL_NS) >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
-        pthread_cond_timedwait(&p->cond, &p->lock, &until);
+        cond_wait_s(&p->cond, &p->lock, poll_s);
         if (j->cancel && atomic_load(j->cancel)) {
             struct error e = {0};
             pthread_mutex_unlock(&p->lock);
@@ -399,7 +397,7 @@ int slp_prefill(const struct slp_job *j, struct slp_stats *stats, struct error *
     p->c = &j->w->config;
     p->n_ranks = j->ranks;
     pthread_mutex_init(&p->lock, NULL);
-    pthread_cond_init(&p->cond, NULL);
+    cond_init(&p->cond);
     int rc = 0;
     if (!(buf = mem_alloc((size_t)rows * ((size_t)p->c->hidden * 4 + 4))))
         rc = error_set(e, ERR_MEMORY, "no memory for a prefill");
