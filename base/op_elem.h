@@ -38,12 +38,13 @@ struct op_copy {
 };
 
 enum gate_kind {
-    GATE_SIGMOID,  /* 1 / (1 + exp(-g)) */
-    GATE_SILU,     /* g / (1 + exp(-g)) */
-    GATE_SOFTPLUS, /* log(1 + exp(g)) */
-    GATE_LINEAR,   /* g */
-    GATE_NORMAL,   /* the normal distribution up to g, which makes y = g its exact GELU */
-    GATE_SOFTPLUS2 /* the same as GATE_SOFTPLUS to base 2: log2(1 + 2^g) */
+    GATE_SIGMOID,   /* 1 / (1 + exp(-g)) */
+    GATE_SILU,      /* g / (1 + exp(-g)) */
+    GATE_SOFTPLUS,  /* log(1 + exp(g)) */
+    GATE_LINEAR,    /* g */
+    GATE_NORMAL,    /* the normal distribution up to g, which makes y = g its exact GELU */
+    GATE_SOFTPLUS2, /* the same as GATE_SOFTPLUS to base 2: log2(1 + 2^g) */
+    GATE_GELU_TANH  /* GELU of g in its tanh form (struct glu) */
 };
 /* y *= f(g), where g has its own row and head strides. per_head: one g for all dim elements of a head. */
 struct op_gate {

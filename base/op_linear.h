@@ -49,16 +49,24 @@ struct op_linear {
 };
 
 /* cos[i][j], sin[i][j] = mscale * cos/sin(pos[i] * inv_freq[j]), j < half; pos NULL: i * step + pos0. longest > 0
- * (LongRoPE): rows of longer sequences use the second row of inv_freq, and long_mscale. */
+ * (LongRoPE): rows of longer sequences use the second row of inv_freq, and long_mscale. place: a row has a time, a row
+ * and a column of an image instead of pos; op_rope_part() says which of them turns frequency j (Qwen3-VL's interleaved
+ * M-RoPE). */
 struct op_rope_table {
     float *cos, *sin; /* [n, half] */
     const int32_t *pos;
+    const int32_t *place;  /* [n, 3], or NULL */
+    int section[2];        /* with place: frequencies of rows, and of columns */
     const float *inv_freq; /* [half], or [2, half] */
     const int32_t *length; /* [n]: sequence length of each row; NULL: `total` for all */
     int n, half, longest, total, pos0, step;
     float mscale, long_mscale;
     const struct op_address *at; /* NULL, or supplies pos0: its position rounded down to a multiple of step */
 };
+OP_INLINE int op_rope_part(const struct op_rope_table *o, int j) {
+    const int part = j % 3;
+    return part && j / 3 < o->section[part - 1] ? part : 0;
+}
 /* Rotates in place the 2*half numbers at x + i * ld + h * head_ld, for each token i and head h. interleaved: pairs (2j,
  * 2j+1), keeping the layout; else pairs (j, j + half). inverse rotates by -angle. */
 struct op_rope {

@@ -105,8 +105,11 @@ int cpu_merge(struct exec *base, const struct op_merge *o) {
 }
 
 static float softplus(float v) { return v > 20 ? v : log1pf(expf(v)); }
+/* GELU in its tanh form (struct glu) */
+static const struct glu gelu_tanh = {.alpha = 1.59576912f, .cubic = 0.0713548163f};
 static float gate_of(enum gate_kind kind, float g) {
     switch (kind) {
+    case GATE_GELU_TANH: return g / (1 + expf(-(gelu_tanh.alpha + gelu_tanh.cubic * g * g) * g));
     case GATE_NORMAL: return 0.5f * (1 + erff(g * 0.70710678f));
     case GATE_SIGMOID: return 1 / (1 + expf(-g));
     case GATE_SILU: return g * (1 / (1 + expf(-g)));
@@ -123,7 +126,8 @@ static void gate_task(void *arg, int task, int thread) {
         for (int h = 0; h < o->heads; h++) {
             float *y = o->y + (ptrdiff_t)i * o->ldy + (ptrdiff_t)h * o->head_ldy;
             const float *g = o->g + (ptrdiff_t)i * o->ldg + (ptrdiff_t)h * o->head_ldg;
-            if (o->per_head || o->kind >= GATE_SOFTPLUS)
+            if (o->kind == GATE_GELU_TANH && !o->per_head) j->x->k.glu(y, g, y, o->dim, &gelu_tanh);
+            else if (o->per_head || o->kind >= GATE_SOFTPLUS)
                 for (int d = 0; d < o->dim; d++) y[d] *= gate_of((enum gate_kind)o->kind, g[o->per_head ? 0 : d]);
             else if (o->kind == GATE_SILU) j->x->k.glu(y, g, y, o->dim, &(struct glu){0});
             else j->x->k.gate(y, g, o->dim);

@@ -11,7 +11,10 @@ static void rope_table_task(void *arg, int task, int thread) {
         const float *inv_freq = o->inv_freq + (far ? o->half : 0), mscale = far ? o->long_mscale : o->mscale;
         for (int c = 0; c < o->half; c++) {
             /* The angle is rounded to float32, as in the models' own code; its cosine is exact. */
-            double angle = (double)((float)(o->pos ? o->pos[i] : o->pos0 + i * o->step) * inv_freq[c]);
+            const int pos = o->place ? o->place[3 * i + op_rope_part(o, c)]
+                            : o->pos ? o->pos[i]
+                                     : o->pos0 + i * o->step;
+            double angle = (double)((float)pos * inv_freq[c]);
             o->cos[(size_t)i * (size_t)o->half + (size_t)c] = (float)cos(angle) * mscale;
             o->sin[(size_t)i * (size_t)o->half + (size_t)c] = (float)sin(angle) * mscale;
         }

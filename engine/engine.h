@@ -82,6 +82,8 @@ struct engine_info {
     uint64_t weight_bytes;                            /* all tensors of the checkpoint */
     /* hash of config and tensor headers; identifies saved KV caches */
     uint64_t fingerprint;
+    const char *no_images; /* why the model reads no images; NULL: it does */
+    int32_t image_token;   /* with images: the placeholder that a chat template writes for one */
 };
 const struct engine_info *engine_info(const struct engine *eng); /* valid until close */
 /* Adds a stop id that the tokenizer or the template names. Only before the first session. An id outside the vocabulary
@@ -142,6 +144,23 @@ struct expert_map {
 int engine_expert_map(struct engine *eng, struct expert_map *out, struct error *e);
 void engine_expert_map_free(struct expert_map *m);
 
+/* An image for prompts, in the size that the model reads. Decodes the bytes of a PNG, JPEG or WebP file; what names it
+ * in errors. ERR_USAGE if the model reads no images; ERR_RUNTIME: not an image, damaged, or too large. Any thread. */
+struct engine_image;
+int engine_image_open(struct engine *eng, const void *data, size_t n, const char *what, struct engine_image **out,
+                      struct error *e);
+/* Names the format of a file that begins with these bytes and that engine_image_open() reads; NULL: none. */
+const char *engine_image_kind(const void *data, size_t n);
+void engine_image_close(struct engine_image **image);
+struct engine_image_info {
+    int width, height; /* pixels of the file, upright */
+    int tokens;
+    uint64_t hash; /* of what the model reads of it */
+};
+struct engine_image_info engine_image_info(const struct engine_image *image);
+/* The ids [tokens] that stand for the image in a prompt: below 0, and other ones for another image. */
+void engine_image_ids(const struct engine_image *image, int32_t *out);
+
 int session_open(struct engine *eng, struct session **s, struct error *e);
 void session_close(struct session **s); /* cancels its turn first */
 
@@ -179,7 +198,14 @@ struct token_filter {
     bool is_whole; /* an answer that is complete at its limit was not cut: DONE_STOP */
 };
 
+struct request_image { /* an image whose ids are at tokens[at] */
+    struct engine_image *image;
+    int at;
+};
 struct request {
+    /* [n_images] in order of `at`; each negative token belongs to one. Copied; the images stay the caller's */
+    const struct request_image *images;
+    int n_images;
     const int32_t *tokens; /* the whole conversation; copied. Tokens in the KV cache are reused */
     int n;
     int n_shared;    /* length of the prefix that other requests probably share (a system prompt); 0: unknown */

@@ -206,6 +206,9 @@ int engine_core_open(struct engine **out, const struct engine_params *p, struct 
                        p->context, need >> 20, have >> 20);
         goto fail;
     }
+    e->info.no_images = e->no_images;
+    if ((rc = tower_open(&e->tower, &e->weights, e->no_images, sizeof e->no_images, err))) goto fail;
+    if (e->tower) e->info.no_images = NULL, e->info.image_token = e->tower->config.image_token;
     if ((rc = generation_config_read(e, err)) || (rc = open_runtime(e, err))) goto fail;
     prefix_open(e);
     if ((e->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0 || (e->wake_fd = eventfd(0, EFD_CLOEXEC)) < 0 ||
@@ -279,6 +282,7 @@ void engine_close(struct engine **ep) {
     work_close(&eng->lookahead_work);
     cpu_exec_close(&eng->machine.cpu);
     pool_close(&eng->pool);
+    tower_close(&eng->tower);
     weights_close(&eng->weights);
     if (eng->event_fd >= 0) close(eng->event_fd);
     if (eng->wake_fd >= 0) close(eng->wake_fd);
@@ -294,6 +298,22 @@ void engine_close(struct engine **ep) {
     mem_free(eng->kv_dir);
     mem_free(eng->name);
     mem_free(eng);
+}
+
+int engine_image_open(struct engine *eng, const void *data, size_t n, const char *what, struct engine_image **out,
+                      struct error *e) {
+    *out = NULL;
+    if (eng->tower) return image_open(out, eng->tower, data, n, what, e);
+    return error_set(e, ERR_USAGE, "%s: %s cannot read images: %s", what, eng->info.name, eng->info.no_images);
+}
+const char *engine_image_kind(const void *data, size_t n) { return picture_kind(data, n); }
+void engine_image_close(struct engine_image **image) { image_unref(image); }
+struct engine_image_info engine_image_info(const struct engine_image *i) {
+    return (struct engine_image_info){
+        .width = i->width, .height = i->height, .tokens = image_tokens(i), .hash = i->hash};
+}
+void engine_image_ids(const struct engine_image *image, int32_t *out) {
+    for (int i = 0; i < image_tokens(image); i++) out[i] = image_id(image, i);
 }
 
 struct expert_map_call {

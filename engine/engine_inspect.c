@@ -13,6 +13,7 @@
 #include "engine/session/engine_check.h"
 #include "engine/session/engine_state.h"
 #include "engine/session/speeds.h"
+#include "engine/vision/tower.h"
 #include "engine/weights/weights_open.h"
 
 int engine_describe(const struct engine_params *p, struct buf *out, struct error *e) {
@@ -190,9 +191,15 @@ static int json_devices(struct buf *b, const struct engine_params *p, const stru
 
 int engine_inspect(const struct engine_params *p, struct buf *b, struct error *e) {
     struct weights w;
+    struct tower *tower = NULL;
+    char no_images[160];
     int rc = engine_check_modes(p, e);
     if (!rc) rc = weights_open(&w, p->dir, p->force, e);
     if (rc) return rc;
+    if ((rc = tower_open(&tower, &w, no_images, sizeof no_images, e))) {
+        weights_close(&w);
+        return rc;
+    }
     const struct config *c = &w.config;
     enum dtype kv = p->kv ? p->kv : DT_BF16;
     enum cpu_level level = p->cpu_level ? (enum cpu_level)(p->cpu_level - 1) : cpu_level_best();
@@ -263,10 +270,11 @@ int engine_inspect(const struct engine_params *p, struct buf *b, struct error *e
     buf_str(b, "}");
     json_mix(b, &w);
     buf_fmt(b,
-            ",\"bytes\":{\"routed\":%zu,\"dense\":%zu,\"embedding\":%zu,\"skipped\":%zu,\"all\":%zu,\"repacked\":%zu,"
+            ",\"bytes\":{\"routed\":%zu,\"dense\":%zu,\"embedding\":%zu,\"vision\":%zu,\"skipped\":%zu,\"all\":%zu,"
+            "\"repacked\":%zu,"
             "\"per_token\":%zu,\"kv_per_token\":%zu}",
-            w.bytes_routed, w.bytes_dense, w.bytes_embed, w.bytes_skipped, w.files.bytes, w.bytes_repacked,
-            weights_token_bytes(&w), kv_token_bytes(c, kv));
+            w.bytes_routed, w.bytes_dense, w.bytes_embed, tower ? tower->bytes : 0, w.bytes_skipped, w.files.bytes,
+            w.bytes_repacked, weights_token_bytes(&w), kv_token_bytes(c, kv));
     buf_fmt(b, ",\"files\":%d,\"tensors\":%zu,\"skipped\":{\"tensors\":%zu,\"prediction_layers\":%zu,\"first\":[",
             w.files.n_shards, w.files.n_tensors, w.n_skipped, w.n_mtp_tensors);
     json_skipped(b, &w.files);
@@ -274,6 +282,7 @@ int engine_inspect(const struct engine_params *p, struct buf *b, struct error *e
             cpu_level_name(level), cpu_level_name(level), dtype_name(kv));
     rc = json_devices(b, p, &w, kv, e);
     buf_str(b, "}}");
+    tower_close(&tower);
     weights_close(&w);
     if (rc) return rc;
     return b->failed ? error_set(e, ERR_MEMORY, "no memory for the report") : 0;

@@ -29,6 +29,7 @@ static __global__ void rope_table_kernel(struct op_rope_table t) {
     bool is_long = t.longest && (t.length ? t.length[i] : t.total) > t.longest;
     float mscale = is_long ? t.long_mscale : t.mscale;
     int pos0 = t.at ? t.at->pos / t.step * t.step : t.pos0, pos = t.pos ? t.pos[i] : pos0 + (int)i * t.step;
+    if (t.place) pos = t.place[3 * i + (size_t)op_rope_part(&t, (int)(at % (size_t)t.half))];
     double a = (double)((float)pos * t.inv_freq[at % (size_t)t.half + (is_long ? (size_t)t.half : 0)]), sn, cs;
     sincos(a, &sn, &cs);
     t.cos[at] = (float)cs * mscale;

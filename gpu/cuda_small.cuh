@@ -136,6 +136,7 @@ __device__ inline void gate_number(const struct op_gate &o, size_t at) {
     if (o.kind == GATE_SOFTPLUS) f = softplus(v);
     if (o.kind == GATE_SOFTPLUS2) f = softplus(v * 0.69314718f) * 1.44269504f; /* log 2, 1 / log 2 */
     if (o.kind == GATE_LINEAR) f = v;
+    if (o.kind == GATE_GELU_TANH) f = v / (1.0f + expf(-(1.59576912f + 0.0713548163f * v * v) * v));
     if (o.kind == GATE_NORMAL) f = 0.5f * (1.0f + erff(v * 0.70710678f)); /* 1 / sqrt(2) */
     o.y[i * (size_t)o.ldy + h * (size_t)o.head_ldy + d] *= f;
 }

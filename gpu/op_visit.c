@@ -208,6 +208,7 @@ VISITOR(rope_table) {
     VISIT(o->at, sizeof *o->at, VISIT_IN);
     VISIT(o->inv_freq, (size_t)o->half * (o->longest ? 8 : 4), VISIT_CONST);
     VISIT(o->pos, (size_t)o->n * 4, VISIT_IN);
+    VISIT(o->place, (size_t)o->n * 12, VISIT_IN);
     VISIT(o->length, (size_t)o->n * 4, VISIT_IN);
     VISIT(o->cos, span(o->n, o->half, (size_t)o->half), VISIT_OUT);
     VISIT(o->sin, span(o->n, o->half, (size_t)o->half), VISIT_OUT);

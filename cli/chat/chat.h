@@ -17,9 +17,11 @@ struct cleared_conversation { /* the conversation before /clear, for /undo */
 };
 
 struct attachment {
-    char *name, *path; /* path: NULL if the document is that of an undone question */
-    struct buf text;   /* the document, wrapped in its tag */
-    size_t bytes;      /* size of the file */
+    char *name, *path;         /* path: NULL if the document is that of an undone question */
+    struct buf text;           /* the document, wrapped in its tag; empty: an image */
+    struct image_files images; /* that image */
+    size_t bytes;              /* size of the file */
+    int width, height, tokens; /* of an image; 0: known to the engine of another process only */
 };
 struct attachments { /* documents for the next question; empty when zero-initialised */
     struct attachment *v;

@@ -332,10 +332,13 @@ int chat_turn_send(struct repl *r, const char *text, size_t n, bool background) 
     struct buf clean = {0};
     const size_t n_before = t->conv.n;
     if (chat_session_report_busy(r, t)) return ERR_RUNTIME;
-    attachments_put(&t->attached, &clean);
+    struct image_files images = {0};
+    int rc = attachments_put(&t->attached, &clean, &images);
     out_utf8(&clean, text, n);
-    int rc = clean.failed ? ERR_MEMORY : conversation_ask(&t->conv, clean.data, clean.len);
+    if (!rc) rc = clean.failed ? ERR_MEMORY : conversation_ask(&t->conv, clean.data, clean.len);
+    if (!rc && (rc = conversation_add_images(&t->conv, &images, 0))) conversation_truncate(&t->conv, n_before);
     buf_free(&clean);
+    image_files_free(&images);
     if (rc) {
         screen_print(r, "no memory");
         return rc;

@@ -1,4 +1,5 @@
 /* Commands about the documents of the next question. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,15 +8,25 @@
 #include "cli/chat/screen.h"
 #include "cli/terminal/amount.h"
 
+/* The size of a file, and what the model reads of an image. */
+static const char *size_of(const struct attachment *f, char *out, size_t cap) {
+    char size[32], tokens[32];
+    amount_bytes(f->bytes, size, sizeof size);
+    if (f->tokens)
+        snprintf(out, cap, "%s, %d x %d pixels, %s", size, f->width, f->height,
+                 amount_count(f->tokens, "token", tokens, sizeof tokens));
+    else snprintf(out, cap, "%s", size);
+    return out;
+}
 static void print_attachment(struct repl *r, const struct attachments *l, size_t i) {
-    char size[32];
-    screen_print(r, "  %zu  %s, %s", i + 1, l->v[i].name, amount_bytes(l->v[i].bytes, size, sizeof size));
+    char size[120];
+    screen_print(r, "  %zu  %s, %s", i + 1, l->v[i].name, size_of(&l->v[i], size, sizeof size));
 }
 
 void command_read(struct repl *r, const char *arg) {
     struct attachments *l = &r->active->attached;
     struct error e;
-    char size[32];
+    char size[32], one[120];
     size_t n_before = l->n, bytes_before = attachments_bytes(l);
     if (!*arg)
         screen_print(r, "/read FILE attaches FILE to your next question; also several files, patterns and directories");
@@ -30,7 +41,8 @@ void command_read(struct repl *r, const char *arg) {
         n_before -= n_older;
         for (size_t i = n_before; i < l->n && l->n != n_before + 1; i++) print_attachment(r, l, i);
         if (l->n == n_before + 1)
-            screen_print(r, "%s: %s attached to your next question%s", l->v[n_before].name, size, instead);
+            screen_print(r, "%s: %s attached to your next question%s", l->v[n_before].name,
+                         size_of(&l->v[n_before], one, sizeof one), instead);
         else screen_print(r, "%zu files, %s attached to your next question%s", l->n - n_before, size, instead);
     }
 }

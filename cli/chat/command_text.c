@@ -5,6 +5,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "base/base64.h"
 #include "base/file.h"
 #include "cli/chat/command.h"
 #include "cli/chat/screen.h"
@@ -15,18 +16,6 @@
 
 /* --- /copy ------------------------------------------------------------------------------------ */
 
-static void put_base64(const struct buf *text, struct buf *out) {
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    for (size_t i = 0; i < text->len; i += 3) {
-        size_t n = text->len - i;
-        const unsigned char *s = (const unsigned char *)text->data + i;
-        unsigned v = (unsigned)s[0] << 16 | (n > 1 ? (unsigned)s[1] << 8 : 0) | (n > 2 ? s[2] : 0);
-        char q[4] = {digits[v >> 18], digits[v >> 12 & 63], n > 1 ? digits[v >> 6 & 63] : '=',
-                     n > 2 ? digits[v & 63] : '='};
-        buf_add(out, q, 4);
-    }
-}
-
 /* Sends text to the terminal's clipboard, sanitized: an ESC or CR in it could run a command when it is pasted into a
  * shell. */
 static void copy_to_clipboard(struct repl *r, const char *text, size_t n) {
@@ -35,7 +24,7 @@ static void copy_to_clipboard(struct repl *r, const char *text, size_t n) {
     sanitize_add(&filter, text, n, &clean);
     sanitize_flush(&filter, &clean);
     buf_str(&b, "\033]52;c;"); /* OSC 52 */
-    put_base64(&clean, &b);
+    base64_put(&b, clean.data ? clean.data : "", clean.len);
     buf_char(&b, '\a');
     bool failed = clean.failed || b.failed;
     char size[32];

@@ -16,6 +16,7 @@
 #include "cli/turn/engine_client_local.h"
 #include "cli/turn/gpus.h"
 #include "cli/turn/input.h"
+#include "cli/turn/prompt_images.h"
 
 static int write_buf(struct buf *b, struct error *e) {
     int rc = b->failed ? error_set(e, ERR_MEMORY, "no memory") : 0;
@@ -271,9 +272,23 @@ static int run_tokens(struct app *a, struct request *r, struct ids *out, struct 
     return rc;
 }
 
+/* Reads the images of -f, whose placeholders are among the ids. */
+static int read_images(struct app *a, const struct opt_value *files, struct prompt_images *out, struct error *e) {
+    int rc = 0;
+    for (size_t i = 0; i < files->n_items && !rc; i++) {
+        struct buf bytes = {0};
+        rc = input_file(files->items[i], &bytes, e);
+        if (!rc) rc = prompt_images_add(a, files->items[i], &bytes, out, e);
+        buf_free(&bytes);
+    }
+    return rc;
+}
+
 int inspect_tokens(struct app *a, struct error *e) {
     const struct opt_value *v = a->opts.v;
-    struct ids ids = {0}, out = {0};
+    struct ids out = {0};
+    struct ids ids = {0};
+    struct prompt_images images = {0};
     struct logits_file file = {.out = {.fd = -1}};
     const char *path = v[OPT_LOGITS_OUT].text;
     int rc = parse_ids(v[OPT_TOKENS].text, &ids, e);
@@ -284,7 +299,8 @@ int inspect_tokens(struct app *a, struct error *e) {
     if (!rc) rc = open_find_model(a, e);
     if (!rc) rc = open_engine(a, e);
     if (rc) goto out;
-    struct request r = {.tokens = ids.data, .n = (int)ids.n};
+    if ((rc = read_images(a, &v[OPT_FILE], &images, e)) || (rc = prompt_images_place(a, &images, &ids, e))) goto out;
+    struct request r = {.tokens = ids.data, .n = (int)ids.n, .images = images.v, .n_images = (int)images.n};
     const struct engine_info *info = engine_info(a->engine);
     for (size_t i = 0; i < ids.n && !rc; i++)
         if (ids.data[i] >= info->vocab)
@@ -311,6 +327,7 @@ int inspect_tokens(struct app *a, struct error *e) {
     int wrote = v[OPT_IDS].on && (!rc || rc == ERR_CONTEXT) ? write_ids(out.data, out.n, rc ? &ids_error : e) : 0;
     if (!rc) rc = wrote;
 out:
+    prompt_images_free(&images);
     ids_free(&ids);
     ids_free(&out);
     return rc;

@@ -228,15 +228,23 @@ static int answer_prompt(struct app *a, struct conversation *conv, struct prompt
     return rc;
 }
 
+static int check_images(const struct opt_value *v, const struct oneshot_long *document, struct error *e) {
+    if (v[OPT_RAW].on) return error_set(e, ERR_USAGE, "--raw: an image needs the chat template; leave --raw out");
+    if (document->splits) return error_set(e, ERR_USAGE, "--long split: documents with images cannot be split");
+    return 0;
+}
+
 int oneshot_run(struct app *a, struct error *e) {
     const struct opt_value *v = a->opts.v;
     struct buf text = {0};
     struct conversation conv = {0};
     struct prompt prompt = {0};
     struct store store = {0};
+    struct image_files images = {0};
     struct oneshot_long document = {.splits = !strcmp(v[OPT_LONG].text, "split")};
     const char *name = v[OPT_CONTINUE].text ? v[OPT_CONTINUE].text : v[OPT_SAVE].text;
-    int rc = input_prompt(a, &text, &document.n_document, e);
+    int rc = input_prompt(a, &text, &document.n_document, &images, e);
+    if (!rc && images.n) rc = check_images(v, &document, e);
     if (!rc && name) rc = store_check_name(name, e);
     if (!rc && name) store_sweep();
     if (!rc) rc = open_text(a, e);
@@ -248,7 +256,8 @@ int oneshot_run(struct app *a, struct error *e) {
         if (!rc && v[OPT_SAVE].text && v[OPT_CONTINUE].text) rc = store_rename(&store, v[OPT_SAVE].text, e);
         if (!rc && v[OPT_SYSTEM].text && conversation_set_system(&conv, v[OPT_SYSTEM].text))
             rc = error_set(e, ERR_MEMORY, "no memory");
-        if (!rc && conversation_ask(&conv, text.data, text.len)) rc = error_set(e, ERR_MEMORY, "no memory");
+        if (!rc && (conversation_ask(&conv, text.data, text.len) || conversation_add_images(&conv, &images, 0)))
+            rc = error_set(e, ERR_MEMORY, "no memory");
         if (!rc) rc = prompt_make(a, &conv, prompt_think_option(&a->opts), &prompt, e);
         if (rc == ERR_CONTEXT && document.splits && document.n_document) {
             prompt_free(&prompt);
@@ -267,6 +276,7 @@ out:
     store_close(&store);
     prompt_free(&prompt);
     conversation_free(&conv);
+    image_files_free(&images);
     buf_free(&text);
     return rc;
 }

@@ -463,7 +463,7 @@ static int check_combinations(const struct opts *o, struct error *e) {
                                               OPT_SAVE,   OPT_CONTINUE,    OPT_LAST,  OPT_TOOL,
                                               OPT_MCP,    OPT_AGENT,       OPT_ALLOW, OPT_LONG};
     for (size_t i = 0; i < sizeof for_prompts / sizeof *for_prompts && mode != OPT_COUNT; i++)
-        if (v[for_prompts[i]].origin == ORIGIN_FLAG)
+        if (v[for_prompts[i]].origin == ORIGIN_FLAG && !(mode == OPT_TOKENS && for_prompts[i] == OPT_FILE))
             return error_set(e, ERR_USAGE, "--%s and --%s cannot be combined%s", opt_table[mode].name,
                              opt_table[for_prompts[i]].name,
                              mode == OPT_SERVE && for_prompts[i] == OPT_PROMPT ? "; a port comes after --listen" : "");

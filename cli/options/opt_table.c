@@ -43,7 +43,7 @@ const struct opt_def opt_table[OPT_COUNT] = {
     [OPT_VAR] = {"var", 0, OPT_LIST, 0, PROMPT, "ASSIGNMENT",
                  .help = "NAME=VALUE, the value of {{NAME}} in a prompt file; repeatable"},
     [OPT_FILE] = {"file", 'f', OPT_LIST, OPT_FILE_PATH | OPT_EVERYDAY, PROMPT, "FILE",
-                  .help = "attach FILE as a document, or the text files of a directory; repeatable"},
+                  .help = "attach FILE, a text or an image, or the text files of a directory; repeatable"},
     [OPT_NO_STDIN] = {"no-stdin", 0, OPT_FLAG, SETTING, PROMPT,
                       .help = "do not read stdin, as ssh -n: for loops that read it themselves"},
     [OPT_LONG] = {"long", 0, OPT_CHOICE, 0, PROMPT, "HOW", "fail split", .def = "fail",

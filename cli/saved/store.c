@@ -462,7 +462,10 @@ static int format_session(const struct store *s, const struct app *a, const stru
     buf_add(all, body.data, body.len);
     buf_str(all, session_tail);
     int rc = body.failed || all->failed ? error_set(e, ERR_MEMORY, "no memory")
-                                        : session_path(s->name, ".json", true, path, e);
+             : all->len > MAX_SESSION_BYTES
+                 ? error_set(e, ERR_RUNTIME, "a conversation of %zu MB with its images; at most %d MB are saved",
+                             all->len >> 20, MAX_SESSION_BYTES >> 20)
+                 : session_path(s->name, ".json", true, path, e);
     buf_free(&body);
     return rc;
 }

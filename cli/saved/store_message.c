@@ -40,6 +40,9 @@ int store_message_add(const struct json *m, const char *what, struct conversatio
                          thinking ? thinking->n : 0))
         return error_set(e, ERR_MEMORY, "%s: no memory", what);
     struct message *added = &conv->messages[conv->n - 1];
+    const struct json *images = json_get(m, "images");
+    int shown = images ? image_files_read(&added->images, images, added->text.len) : 0;
+    if (shown) return error_set(e, shown, "%s: message %zu has a malformed image", what, conv->n - 1);
     added->partial = json_bool(json_get(m, "partial"), false);
     int rc = read_calls(m, added->role, &added->calls);
     if (rc == ERR_MODEL) return error_set(e, rc, "%s: message %zu has a malformed tool call", what, conv->n - 1);

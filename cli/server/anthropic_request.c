@@ -4,6 +4,7 @@
 
 #include "cli/server/anthropic.h"
 #include "cli/server/api_format.h"
+#include "cli/server/api_images.h"
 #include "cli/server/api_members.h"
 #include "cli/server/api_messages.h"
 
@@ -58,6 +59,7 @@ static int check_blocks(const struct json *blocks, const char *where, bool assis
         bool user, assistant;
         enum json_type is;
     } known[] = {{"text", "text", true, true, JSON_STRING},
+                 {"image", "source", true, false, JSON_OBJECT},
                  {"tool_result", "tool_use_id", true, false, JSON_STRING},
                  {"tool_use", "name", false, true, JSON_STRING},
                  {"thinking", "thinking", false, true, JSON_STRING},
@@ -73,7 +75,7 @@ static int check_blocks(const struct json *blocks, const char *where, bool assis
         if (k == sizeof known / sizeof *known)
             return error_set(e, ERR_USAGE, "%s[%u]: %.*s is not supported: only %s are", where, i,
                              (int)(type->n < 60 ? type->n : 60), type->string,
-                             assistant ? "text, tool_use and thinking" : "text and tool_result");
+                             assistant ? "text, tool_use and thinking" : "text, image and tool_result");
         if (!known[k].member) continue;
         member = json_get(&blocks->items[i], known[k].member);
         if (!member || member->type != known[k].is)
@@ -82,20 +84,20 @@ static int check_blocks(const struct json *blocks, const char *where, bool assis
     return 0;
 }
 
-/* The text of a tool's result: a string, or text blocks. */
-static int read_text(struct api_request *r, const struct json *j, const char *where, struct json *out,
-                     struct error *e) {
+/* The text of a tool's result or of a system prompt: a string, or text blocks; takes_images: or images among them. */
+static int read_text(struct api_request *r, const struct json *j, const char *where, bool takes_images,
+                     struct json *out, struct error *e) {
     *out = api_messages_word("");
     if (!api_members_present(j)) return 0;
     if (j->type == JSON_STRING) return *out = *j, 0;
     if (j->type != JSON_ARRAY) return error_set(e, ERR_USAGE, "%s: must be text or an array of blocks", where);
-    return api_messages_join(r, j, "text", where, out, e);
+    return takes_images ? api_images_join(r, j, "text", where, out, e) : api_messages_join(r, j, "text", where, out, e);
 }
 /* The same for a system prompt. */
 static int read_system(struct api_request *r, const struct json *j, const char *where, struct json *out,
                        struct error *e) {
     const struct json kept = j ? api_messages_without_headers(j) : (struct json){0};
-    return read_text(r, &kept, where, out, e);
+    return read_text(r, &kept, where, false, out, e);
 }
 
 /* A user's blocks: each result of a tool is a message of its own, and so is the text between them. */
@@ -105,13 +107,15 @@ static int add_user(struct api_messages *m, const struct json *blocks, const cha
     for (uint32_t i = 0; i <= blocks->n; i++) {
         const struct json *block = &blocks->items[i];
         if (i < blocks->n && !block_is(block, "tool_result")) continue;
-        TRY(join_blocks(m->request, blocks, from, i, "text", "text", &text, &n, e));
+        const struct json between = {.type = JSON_ARRAY, .n = i - from, .items = blocks->items + from};
+        n = i - from;
+        if (n) TRY(api_images_join(m->request, &between, "text", where, &text, e));
         if (n) TRY(api_messages_add(m, "user", &text, e));
         from = i + 1;
         if (i == blocks->n) break;
         char inner[80];
         snprintf(inner, sizeof inner, "%s[%u].content", where, i);
-        TRY(read_text(m->request, json_get(block, "content"), inner, &text, e));
+        TRY(read_text(m->request, json_get(block, "content"), inner, true, &text, e));
         TRY(api_messages_add(m, "tool", &text, e));
         api_messages_set(m, "tool_call_id", json_get(block, "tool_use_id"));
     }

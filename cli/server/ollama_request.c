@@ -4,12 +4,12 @@
 #include <string.h>
 
 #include "cli/server/api_format.h"
+#include "cli/server/api_images.h"
 #include "cli/server/api_members.h"
 #include "cli/server/api_messages.h"
 #include "cli/server/ollama.h"
 
 enum { CHAT = 1, GENERATE = 2 }; /* forms */
-static const char why_text[] = "only text";
 static const struct api_member members[] = {
     API_OTHER("messages", .forms = CHAT),
     API_OTHER("tools", .forms = CHAT),
@@ -26,7 +26,7 @@ static const struct api_member members[] = {
     API_OTHER("keep_alive"),
     API_NOTHING("truncate"),
     API_NOTHING("shift"),
-    API_REFUSED("images", 0, why_text),
+    API_REFUSED("images", 0, "send them with a message to /api/chat"),
     {.name = "suffix", .kind = MEMBER_TEXT, .offset = offsetof(struct api_request, suffix), .forms = GENERATE},
     API_REFUSED("template", 0, "the model's own template is used"),
     API_REFUSED("context", 0, "send the conversation to /api/chat"),
@@ -153,15 +153,19 @@ static int add_message(struct api_messages *m, const struct json *from, uint32_t
     const struct json *role = json_get(from, "role"), *content = json_get(from, "content"),
                       *calls = json_get(from, "tool_calls");
     const struct json *thought = json_get(from, "thinking"), *name = json_get(from, "tool_name"),
-                      empty = api_messages_word("");
-    struct json list;
+                      *images = json_get(from, "images"), empty = api_messages_word("");
+    struct json list, shown;
     size_t k = 0;
     while (k < 4 && !json_is(role, roles[k])) k++;
     if (k == 4) return error_set(e, ERR_USAGE, "messages[%u].role: must be system, user, assistant or tool", i);
-    if (!api_members_empty(json_get(from, "images")))
-        return error_set(e, ERR_USAGE, "messages[%u].images is not supported: %s", i, why_text);
     if (!api_members_present(content)) content = &empty;
     if (content->type != JSON_STRING) return error_set(e, ERR_USAGE, "messages[%u].content: must be text", i);
+    if (!api_members_empty(images)) {
+        char where[40];
+        snprintf(where, sizeof where, "messages[%u].images", i);
+        TRY(api_images_beside(m->request, content, images, where, &shown, e));
+        content = &shown;
+    }
     TRY(api_messages_add(m, roles[k], content, e));
     if (thought && thought->type == JSON_STRING && thought->n) api_messages_set(m, "reasoning_content", thought);
     if (name && name->type == JSON_STRING) api_messages_set(m, "name", name);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cli/server/api_format.h"
+#include "cli/server/api_images.h"
 #include "cli/server/api_members.h"
 #include "cli/server/api_messages.h"
 #include "cli/server/openai.h"
@@ -171,7 +172,8 @@ static int read_message(struct api_request *r, const struct json *m, uint32_t i,
         json_set(copy, m->n, "content", content);
     }
     if (content && content->type == JSON_ARRAY) {
-        TRY(api_messages_join(r, content, "text", where, &joined, e));
+        TRY(json_is(role, "user") || json_is(role, "tool") ? api_images_join(r, content, "text", where, &joined, e)
+                                                           : api_messages_join(r, content, "text", where, &joined, e));
         json_set(copy, m->n, "content", &joined);
     }
     *out = *m;

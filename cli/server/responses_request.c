@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cli/server/api_format.h"
+#include "cli/server/api_images.h"
 #include "cli/server/api_members.h"
 #include "cli/server/api_messages.h"
 #include "cli/server/openai.h"
@@ -42,12 +43,15 @@ static const struct api_member members[] = {
 
 /* --- input ------------------------------------------------------------------------------------ */
 
-static int read_content(struct api_request *r, const struct json *content, const char *where, struct json *out,
-                        struct error *e) {
+/* takes_images: the content may be a list of parts, with images among them; else it is a text. */
+static int read_content(struct api_request *r, const struct json *content, const char *where, bool takes_images,
+                        struct json *out, struct error *e) {
+    static const char types[] = "input_text output_text text reasoning_text summary_text";
     if (content && content->type == JSON_STRING) return *out = *content, 0;
     if (!content || content->type != JSON_ARRAY)
         return error_set(e, ERR_USAGE, "%s: must be text or an array of parts", where);
-    return api_messages_join(r, content, "input_text output_text text reasoning_text summary_text", where, out, e);
+    return takes_images ? api_images_join(r, content, types, where, out, e)
+                        : api_messages_join(r, content, types, where, out, e);
 }
 
 /* Joins two texts. */
@@ -87,7 +91,7 @@ static int add_message(struct api_messages *m, const struct json *item, uint32_t
     snprintf(where, sizeof where, "input[%u].content", i);
     while (k < 4 && !json_is(json_get(item, "role"), roles[k][0])) k++;
     if (k == 4) return error_set(e, ERR_USAGE, "input[%u].role: must be user, assistant, system or developer", i);
-    TRY(read_content(m->request, json_get(item, "content"), where, &text, e));
+    TRY(read_content(m->request, json_get(item, "content"), where, k == 2, &text, e));
     return k == 3 ? add_assistant(m, &text, thought, e) : api_messages_add(m, roles[k][1], &text, e);
 }
 
@@ -117,7 +121,7 @@ static int add_output(struct api_messages *m, const struct json *item, uint32_t 
     char where[40];
     struct json text;
     snprintf(where, sizeof where, "input[%u].output", i);
-    TRY(read_content(m->request, json_get(item, "output"), where, &text, e));
+    TRY(read_content(m->request, json_get(item, "output"), where, true, &text, e));
     TRY(api_messages_add(m, "tool", &text, e));
     if (api_members_present(id)) api_messages_set(m, "tool_call_id", id);
     return 0;
@@ -134,7 +138,7 @@ static int read_reasoning(struct api_request *r, const struct json *item, uint32
     if (!has_content) content = json_get(item, "summary");
     if (api_members_empty(content)) return 0;
     snprintf(where, sizeof where, "input[%u].%s", i, has_content ? "content" : "summary");
-    TRY(read_content(r, content, where, &text, e));
+    TRY(read_content(r, content, where, false, &text, e));
     return join_texts(r, thought, &text, thought, e);
 }
 

@@ -32,6 +32,10 @@ int conversation_add_calls(struct conversation *c, const struct tool_calls *call
     return tool_calls_copy(calls, &c->messages[c->n - 1].calls);
 }
 
+int conversation_add_images(struct conversation *c, const struct image_files *images, size_t at) {
+    return image_files_copy(&c->messages[c->n - 1].images, images, at);
+}
+
 int conversation_add_result(struct conversation *c, const struct tool_call *call, const char *text, size_t n) {
     struct tool_call answered = {.name = call->name, .id = call->id};
     const struct tool_calls one = {.v = &answered, .n = 1};
@@ -73,6 +77,7 @@ static void message_free(struct message *m) {
     buf_free(&m->text);
     buf_free(&m->thinking);
     tool_calls_free(&m->calls);
+    image_files_free(&m->images);
 }
 
 int conversation_set_system(struct conversation *c, const char *text) {
@@ -98,7 +103,7 @@ int conversation_append(struct conversation *to, const struct conversation *from
         if (conversation_add(to, m->role, m->text.data, m->text.len, m->thinking.data, m->thinking.len))
             return ERR_MEMORY;
         to->messages[to->n - 1].partial = m->partial;
-        if (conversation_add_calls(to, &m->calls)) return ERR_MEMORY;
+        if (conversation_add_calls(to, &m->calls) || conversation_add_images(to, &m->images, 0)) return ERR_MEMORY;
     }
     return 0;
 }
@@ -130,6 +135,12 @@ bool conversation_has_calls(const struct conversation *c) {
     return false;
 }
 
+bool conversation_has_images(const struct conversation *c) {
+    for (size_t i = 0; i < c->n; i++)
+        if (c->messages[i].images.n) return true;
+    return false;
+}
+
 const char *conversation_document_end(const char *s, const char **name, size_t *n) {
     static const char begin[] = "<document name=\"", end[] = "\n</document>\n\n";
     const char *text, *stop;
@@ -142,6 +153,8 @@ const char *conversation_document_end(const char *s, const char **name, size_t *
 const char *conversation_question(const struct message *m, struct buf *documents) {
     const char *s = m->text.data ? m->text.data : "";
     size_t n;
+    for (size_t i = 0; i < m->images.n; i++)
+        buf_fmt(documents, "%s(%s)", documents->len ? " " : "", m->images.v[i].name);
     for (const char *name, *end; (end = conversation_document_end(s, &name, &n)); s = end) {
         buf_fmt(documents, "%s(%.*s)", documents->len ? " " : "", (int)strcspn(name, "\""), name);
     }
@@ -193,7 +206,14 @@ void conversation_message_json(const struct message *m, enum message_form form, 
     const bool is_empty = m->calls.n && !m->text.len && m->role == ROLE_ASSISTANT;
     buf_fmt(b, "{\"role\": \"%s\", ", conversation_role_name(m->role));
     if (is_empty && form == MESSAGE_REQUEST) buf_str(b, "\"content\": null");
-    else put_text(b, "content", &m->text);
+    else if (m->images.n && form != MESSAGE_SAVED) {
+        buf_str(b, "\"content\": ");
+        image_files_put_parts(&m->images, &m->text, form == MESSAGE_REQUEST, b);
+    } else put_text(b, "content", &m->text);
+    if (m->images.n && form == MESSAGE_SAVED) {
+        buf_str(b, ", \"images\": ");
+        image_files_put_saved(&m->images, b);
+    }
     if (m->thinking.len) {
         buf_str(b, ", ");
         put_text(b, form == MESSAGE_SAVED ? "thinking" : "reasoning_content", &m->thinking);

@@ -3,6 +3,7 @@
 #include <stdbool.h>
 
 #include "base/buf.h"
+#include "cli/turn/image_files.h"
 #include "tokenizer/chat/tool_calls.h"
 
 enum role { ROLE_SYSTEM, ROLE_USER, ROLE_ASSISTANT, ROLE_TOOL };
@@ -12,6 +13,7 @@ const char *conversation_role_name(enum role r);
 struct message {
     enum role role;
     bool partial;              /* an answer that was stopped */
+    struct image_files images; /* of ROLE_USER */
     struct buf text, thinking; /* text of ROLE_TOOL: the result of a call */
     struct tool_calls calls;   /* of ROLE_ASSISTANT; ROLE_TOOL: the call that it answers, without arguments */
 };
@@ -26,6 +28,9 @@ int conversation_add_calls(struct conversation *c, const struct tool_calls *call
 int conversation_add_result(struct conversation *c, const struct tool_call *call, const char *text, size_t n);
 /* adds a question, after an empty answer if the last question has none */
 int conversation_ask(struct conversation *c, const char *text, size_t n);
+/* adds images to the last message; at: byte of its text at which theirs began */
+int conversation_add_images(struct conversation *c, const struct image_files *images, size_t at);
+bool conversation_has_images(const struct conversation *c);
 /* gives those calls of the last answer that lack a result this one */
 int conversation_complete_calls(struct conversation *c, const char *text);
 /* sets or replaces the first message; "" removes it */

@@ -121,6 +121,7 @@ static int add_stop_ids(struct app *a, struct error *e) {
 
 static int local_open_engine(struct app *a, struct error *e) {
     struct engine_params p;
+    if (a->engine) return 0; /* for the images of a prompt */
     engine_client_local_params(a, &p);
     if (p.draft == DRAFT_MODEL && check_draft_tokenizer(a, p.draft_model, e)) return e->code;
     const struct opt_value *v = a->opts.v;
@@ -180,6 +181,8 @@ static int local_submit(struct engine_client *s, const struct prompt *p, const s
     if (p->document_dropped) prompt_note_dropped_document();
     q.tokens = p->ids.data;
     q.n = (int)p->ids.n;
+    q.images = p->images.v;
+    q.n_images = (int)p->images.n;
     q.n_shared = p->n_shareable;
     return session_submit(s->session, &q, e);
 }

@@ -81,7 +81,7 @@ int input_check_text(const char *path, const struct buf *raw, bool may_have_nuls
                   "ELF executable"},
                  {"\x89PNG", "image"},
                  {"\xFF\xD8\xFF", "image"},
-                 {"GIF8", "image"},
+                 {"GIF8", "GIF image; hearth reads PNG, JPEG and WebP"},
                  {"\x1F\x8B", "compressed data"},
                  {"GGUF", "GGUF model; open it with -m"}};
     /* up to 8 invalid sequences, or one in 20 bytes, are repaired */
@@ -107,11 +107,15 @@ int input_check_text(const char *path, const struct buf *raw, bool may_have_nuls
     return 0;
 }
 
-int input_document(const struct input_path *f, struct buf *out, size_t *bytes, struct error *e) {
+int input_document(const struct input_path *f, struct buf *out, struct image_files *images, size_t *bytes,
+                   struct error *e) {
     struct buf raw = {0};
     int rc = input_file(f->path, &raw, e);
-    if (!rc) rc = input_check_text(f->path, &raw, false, e);
-    if (!rc) {
+    const bool is_image = !rc && engine_image_kind(raw.data, raw.len);
+    if (is_image && image_files_add(images, out->len, f->name, raw.data, raw.len))
+        rc = error_set(e, ERR_MEMORY, "%s: no memory", f->path);
+    if (!rc && !is_image) rc = input_check_text(f->path, &raw, false, e);
+    if (!rc && !is_image) {
         buf_str(out, "<document name=\"");
         out_utf8(out, f->name, strlen(f->name));
         buf_str(out, "\">\n");

@@ -4,6 +4,7 @@
 
 #include "base/buf.h"
 #include "base/error.h"
+#include "cli/turn/image_files.h"
 
 enum { INPUT_MAX = 1 << 30 };
 /* Reads all of stdin. ERR_RUNTIME past INPUT_MAX bytes or on a read error. */
@@ -23,5 +24,7 @@ struct input_path {
     char *path; /* "-": stdin */
     char *name; /* as the model reads it: the last component, or the path below a given directory */
 };
-/* Appends one document, wrapped in a tag with its name. *bytes (may be NULL) is the size of the file. */
-int input_document(const struct input_path *f, struct buf *out, size_t *bytes, struct error *e);
+/* Appends one document, wrapped in a tag with its name, or adds an image to `images`, at the end of out. *bytes (may be
+ * NULL) is the size of the file. */
+int input_document(const struct input_path *f, struct buf *out, struct image_files *images, size_t *bytes,
+                   struct error *e);

@@ -12,11 +12,11 @@
 static bool is_blank(const char *s, size_t n) { return !n || !trim_end(s, n, " \t\r\n\v\f"); }
 
 /* Appends the files of -f as documents. */
-static int add_files(const struct opt_value *files, struct buf *out, struct error *e) {
+static int add_files(const struct opt_value *files, struct buf *out, struct image_files *images, struct error *e) {
     struct input_paths l = {0};
     int rc = 0;
     for (size_t i = 0; i < files->n_items && !rc; i++) rc = input_paths_add(&l, files->items[i], e);
-    for (size_t i = 0; i < l.n && !rc; i++) rc = input_document(&l.v[i], out, NULL, e);
+    for (size_t i = 0; i < l.n && !rc; i++) rc = input_document(&l.v[i], out, images, NULL, e);
     if (!rc) input_paths_note_skipped(&l);
     input_paths_free(&l);
     return rc;
@@ -41,7 +41,7 @@ static int read_stdin(const struct app *a, struct buf *text, struct error *e) {
     return rc;
 }
 
-int input_prompt(struct app *a, struct buf *out, size_t *n_document, struct error *e) {
+int input_prompt(struct app *a, struct buf *out, size_t *n_document, struct image_files *images, struct error *e) {
     const struct opt_value *v = a->opts.v;
     const char *p = v[OPT_PROMPT].text;
     bool p_is_stdin = p && !strcmp(p, "-") && !v[OPT_PROMPT_FILE].text, raw = v[OPT_RAW].on;
@@ -56,7 +56,7 @@ int input_prompt(struct app *a, struct buf *out, size_t *n_document, struct erro
         p = from_file.data;
     }
     if (p && !p_is_stdin && (raw || !is_blank(p, strlen(p)))) given = (struct buf){.data = (char *)p, .len = strlen(p)};
-    int rc = add_files(&v[OPT_FILE], out, e);
+    int rc = add_files(&v[OPT_FILE], out, images, e);
     *n_document = out->len;
     if (!rc && (p_is_stdin || reads_stdin(a, &v[OPT_FILE]))) rc = read_stdin(a, &text, e);
     if (!rc && text.len) {

@@ -14,6 +14,7 @@ enum { PROMPT_TAIL_BYTES = 512 };
 void prompt_free(struct prompt *p) {
     ids_free(&p->ids);
     ids_free(&p->fixed_answer);
+    prompt_images_free(&p->images);
     buf_free(&p->tail);
     buf_free(&p->body);
     buf_free(&p->begun_call);
@@ -119,9 +120,11 @@ static int check_length(const struct json *conv, struct error *e) {
 static int render_local(struct app *a, const struct json *conv, struct prompt *out, struct error *e) {
     struct text text = {0};
     int rc = check_length(conv, e);
+    if (!rc) rc = prompt_images_open(a, conv, &out->images, e);
     if (!rc) rc = chat_template_render_prompt(a->template, conv, &text, e);
     if (rc) return rc;
     rc = tokenizer_encode_text(a->tokenizer, &text, &out->ids, e);
+    if (!rc) rc = prompt_images_place(a, &out->images, &out->ids, e);
     size_t keep = text.n < PROMPT_TAIL_BYTES ? text.n : PROMPT_TAIL_BYTES;
     if (!rc && keep && buf_add(&out->tail, text.data + text.n - keep, keep)) rc = error_set(e, ERR_MEMORY, "no memory");
     out->n_given = out->ids.n;

@@ -2,6 +2,7 @@
 /* The prompt that the model's chat template renders from a conversation. */
 #include "cli/options/opt.h"
 #include "cli/turn/conversation.h"
+#include "cli/turn/prompt_images.h"
 #include "tokenizer/grammar/source.h"
 #include "tokenizer/tokenizer.h"
 
@@ -10,9 +11,10 @@ struct json;
 
 struct prompt {
     struct ids ids;
-    struct buf tail; /* end of the rendered text: it may open a thinking block */
-    int n_shareable; /* length of the shareable prefix, in tokens (request.n_shared) */
-    struct buf body; /* for an attached or remote engine, instead of ids: members of a request */
+    struct prompt_images images; /* whose ids are among those above */
+    struct buf tail;             /* end of the rendered text: it may open a thinking block */
+    int n_shareable;             /* length of the shareable prefix, in tokens (request.n_shared) */
+    struct buf body;             /* for an attached or remote engine, instead of ids: members of a request */
     /* with body and ids, which were generated: the tool calls that they have begun, as the model writes them */
     struct buf begun_call;
     struct buf refusal; /* the built-in model's refusal of the question; empty: it is answered */

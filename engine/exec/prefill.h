@@ -9,6 +9,7 @@
 #include "engine/experts/usage_profile.h"
 #include "engine/layer/block.h"
 #include "engine/transfer/resident_set.h"
+#include "engine/vision/image.h"
 #include "engine/weights/nan_scan.h"
 #include "engine/weights/numa_copy.h"
 
@@ -65,6 +66,13 @@ struct prefill_job {
      * text_rows */
     const int32_t *tokens;
     int pos, n, n_before;
+    /* Images of the whole prompt, in order: their tokens are below 0. prefill_mode_cpu only if some are among tokens;
+     * features [n_images]: their rows [tokens, feature_floats], of those images. The first `hidden` numbers are added
+     * as embedding, the others after the first layers. */
+    const struct image_span *images;
+    const float *const *features;
+    int n_images, feature_floats;
+    int turn_shift; /* without images among tokens: added to positions where rows are rotated */
     /* [vocab] receives the logits of the last position */
     float *last_logits;
     /* NULL, or receives each position's logits in order; engine thread */

@@ -7,6 +7,26 @@
 #include "engine/layer/work_open.h"
 #include "engine/transfer/trace.h"
 
+/* --- Images ----------------------------------------------------------------------------------- */
+
+/* Puts row number `which` of the images' tokens among tokens [at, at + n) of a job into the stream: their embedding, or
+ * what the tower adds after a layer. */
+static void put_features(const struct runtime *m, const struct prefill_job *j, struct work *w, int at, int n,
+                         int which) {
+    const int hidden = m->w->config.hidden, first = j->pos + at;
+    for (int k = 0; k < j->n_images; k++) {
+        const struct image_span *s = &j->images[k];
+        for (int i = 0; i < n; i++) {
+            const int in = first + i - s->at;
+            if (in < 0 || in >= image_tokens(s->image)) continue;
+            const float *from =
+                j->features[k] + (size_t)in * (size_t)j->feature_floats + (size_t)which * (size_t)hidden;
+            float *to = w->x + (size_t)i * (size_t)hidden;
+            for (int c = 0; c < hidden; c++) to[c] = which ? to[c] + from[c] : from[c];
+        }
+    }
+}
+
 static int run_layer(struct runtime *m, struct work *w, int i, const struct span *spans, int n_spans, int n,
                      const _Atomic int *cancel, struct error *e) {
     const struct layer *y = numa_copy_layer(m->numa_copy, m->w, i);
@@ -74,10 +94,18 @@ static int begin_batch(struct runtime *m, struct prefill_job *j, struct cpu_pref
     p->row = j->on_logits           ? (j->n_reported > p->at ? j->n_reported - p->at : 0)
              : p->at + p->n == j->n ? p->n - 1
                                     : p->n;
-    for (int i = 0; i < p->n; i++) w->tokens[i] = j->tokens[p->at + i], w->pos[i] = p->span.pos + i;
+    for (int i = 0; i < p->n; i++) w->tokens[i] = j->tokens[p->at + i], w->pos[i] = p->span.pos + i + j->turn_shift;
+    w->has_places = j->n_images && j->features;
+    for (int i = 0; i < p->n && w->has_places; i++) {
+        if (w->tokens[i] < 0) w->tokens[i] = 0; /* put_features() replaces its embedding */
+        image_place(j->images, j->n_images, p->span.pos + i, &w->place[3 * i]);
+    }
     cpu_count_read(m, m->w->bytes_dense);
     const struct text_rows text = prefill_text(j, p->at, p->n);
-    return cpu_begin_batch(m, w, &text, 1, p->n, j->pos + j->n, j->cancel, e);
+    rc = cpu_begin_batch(m, w, &text, 1, p->n, j->pos + j->n, j->cancel, e);
+    if (!rc && w->has_places) put_features(m, j, w, p->at, p->n, 0);
+    w->has_places = false;
+    return rc;
 }
 
 static void trace_routing(struct runtime *m, const struct prefill_job *j, struct cpu_prefill *p) {
@@ -111,6 +139,8 @@ static int advance_cpu(struct runtime *m, struct prefill_job *j, struct error *e
     if (!rc && !p->n) rc = begin_batch(m, j, p, e);
     if (!rc && p->layer < layers) {
         rc = run_layer(m, m->prefill_work, p->layer, &p->span, 1, p->n, j->cancel, e);
+        if (!rc && j->features && p->layer + 1 < j->feature_floats / m->w->config.hidden)
+            put_features(m, j, m->prefill_work, p->at, p->n, p->layer + 1);
         if (!rc) trace_routing(m, j, p);
         if (!rc && !m->cpu_queue && m->w->layers[p->layer].experts)
             usage_profile_count(m->usage, p->layer, m->prefill_work->ids, p->n * m->w->config.topk);

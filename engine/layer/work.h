@@ -32,6 +32,7 @@ struct work {
      * [rows, n_heads] */
     float *lse, *piece_out, *piece_lse;
     size_t piece_floats;
+    bool has_places;             /* rows are rotated by `place` instead of pos */
     const uint8_t *late_experts; /* [n_experts] or NULL: as is_loading in op_experts; not owned */
     float computed_fraction;     /* as in op_experts */
 };

@@ -48,6 +48,22 @@ static void read_fope(struct config_reader *in, struct rope_config *k, int max_c
     k->fope_pairs = config_int(in, "num_inv_freq", pairs, 1, dim / 2);
 }
 
+/* M-RoPE. For text alone the sections change nothing. */
+static void read_sections(struct config_reader *in, struct rope_config *k) {
+    const struct json *list = config_get(in, "mrope_section");
+    config_has(in, "mrope_interleaved");
+    if (!k->reads_sections) return;
+    k->section[0] = k->section[1] = 20;
+    if (!list) return;
+    if (list->type != JSON_ARRAY || list->n != 3) config_fail(in, "'mrope_section' is not a list of three numbers");
+    for (uint32_t i = 0; i < 2 && !in->rc; i++) {
+        const int64_t n = json_int(&list->items[i + 1], -1);
+        if (n < 1 || n > ROPE_PAIRS_MAX)
+            config_fail(in, "'mrope_section' must have numbers of 1 to %d", ROPE_PAIRS_MAX);
+        k->section[i] = (int)n;
+    }
+}
+
 void config_read_rope(struct config_reader *r, struct config *c, int dim, double theta) {
     const char *key = config_has(r, "rope_parameters") ? "rope_parameters" : "rope_scaling";
     config_get(r, "rope_scaling"); /* transformers 5 calls it parameters; a config may have both */
@@ -64,7 +80,8 @@ void config_read_rope_object(struct config_reader *r, struct config *c, const ch
                               .backwards = k->backwards,
                               .default_partial_factor = k->default_partial_factor,
                               .partial_of = k->partial_of,
-                              .reads_fope = k->reads_fope};
+                              .reads_fope = k->reads_fope,
+                              .reads_sections = k->reads_sections};
     double partial =
         config_num(r, "partial_rotary_factor", k->default_partial_factor > 0 ? k->default_partial_factor : 1, 0, 1);
     if (config_has(r, key)) {
@@ -96,7 +113,7 @@ void config_read_rope_object(struct config_reader *r, struct config *c, const ch
         const double slope = config_num(&in, "llama_4_scaling_beta", 0, 0, 1e3); /* Mistral */
         if (slope > 0) c->query_scale = (struct query_scale){.slope = (float)slope, .every = (int)k->original_max};
         /* the three positions are equal for text */
-        config_has(&in, "mrope_section"), config_has(&in, "mrope_interleaved");
+        read_sections(&in, k);
         /* Hunyuan's NTK scaling: one factor for all lengths */
         if (k->kind == ALPHA) {
             const double alpha = config_num(&in, "alpha", 0, 1e-6, 1e9);

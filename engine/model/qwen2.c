@@ -35,8 +35,8 @@ static void parse_3(struct config_reader *r, struct config *c) {
     c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", false);
 }
 
-/* Positions of text have three equal parts, so that its rotation is the plain one. */
 static void parse_vision(struct config_reader *r, struct config *c) {
+    c->rope.reads_sections = true;
     config_skip_vision(r, c);
     parse_3(r, c);
 }

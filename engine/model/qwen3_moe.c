@@ -43,8 +43,8 @@ static void parse_interns1_pro(struct config_reader *r, struct config *c) {
     if (c->topk % groups) config_fail(r, "%d experts a token do not divide among %d groups", c->topk, groups);
 }
 
-/* Positions of text have three equal parts, so that its rotation is the plain one. */
 static void parse_vision(struct config_reader *r, struct config *c) {
+    c->rope.reads_sections = true;
     config_skip_vision(r, c);
     parse(r, c);
     c->norm_topk = true;

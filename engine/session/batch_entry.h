@@ -11,6 +11,7 @@ struct batch_entry {
     /* positions pos .. pos + n - 1; the first n_known belong to the turn, the rest are drafts */
     int pos, n, n_known;
     int event_room;                                 /* lower bound of the tokens that can be emitted */
+    int turn_shift;                                 /* that of the session */
     int n_before;                                   /* tokens before pos that text has */
     int32_t text[NGRAM_MOST - 1 + DECODE_MAX_ROWS]; /* n_before tokens, then those of the entry */
 };

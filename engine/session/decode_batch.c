@@ -75,6 +75,7 @@ static struct batch_entry make_entry(struct session *s) {
     struct batch_entry r = {.s = s,
                             .cancel = session_cancel_flag(s),
                             .turn_id = s->turn_id,
+                            .turn_shift = s->turn_shift,
                             .pos = resume_pos(s),
                             .event_room = ENGINE_MAX_UNREAD - s->n_unread};
     r.n = r.n_known = s->n_tokens - r.pos;
@@ -160,7 +161,8 @@ static int run_batch(struct engine *eng, const struct batch_entry *rows, int n, 
                                         .tokens = &rows[i].text[rows[i].n_before],
                                         .pos = rows[i].pos,
                                         .n = rows[i].n,
-                                        .n_before = rows[i].n_before};
+                                        .n_before = rows[i].n_before,
+                                        .turn_shift = rows[i].turn_shift};
     const enum exec_mode mode = n == 1 && n_rows > 1 ? mode_with_drafts(eng, n_rows, rows->pos) : eng->next_exec;
     int rc = decode_run(eng->machine.decode, mode, spans, n, n == 1 ? rows->cancel : &eng->closing, e);
     double now = clock_now();
@@ -216,7 +218,7 @@ static int finish_entry(struct engine *eng, const struct batch_entry *r, const s
     s->stats.draft_saved_s += result->draft_saved_s;
     for (int i = r->n_known - 1; i < r->n; i++) {
         s->n_kv = r->pos + i + 1;
-        if (eng->mtp && span->hidden)
+        if (eng->mtp && span->hidden && !s->n_images)
             mtp_feed(eng->mtp, &s->mtp, r->pos + i, 1, span->hidden + (size_t)i * (size_t)eng->info.hidden);
         if (!session_turn_sample(s, span->logits + (size_t)i * (size_t)eng->info.vocab, span->top[i],
                                  i + 1 < r->n ? r->text[r->n_before + i + 1] : -1))

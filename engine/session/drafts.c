@@ -96,7 +96,8 @@ static void draft_int4(struct engine *eng, struct batch_entry *rows, int n, int 
                                                   .tokens = &s->tokens[pos],
                                                   .pos = pos,
                                                   .n = 1,
-                                                  .n_before = config_lookback_at(&eng->weights.config, pos)};
+                                                  .n_before = config_lookback_at(&eng->weights.config, pos),
+                                                  .turn_shift = s->turn_shift};
             entry_of[n_spans++] = i;
         }
         if (!n_spans || any_cancelled(eng, rows, n)) break;
@@ -176,6 +177,14 @@ static int lookup_confidence(int matched) {
  * write the tokens to out; the lookup sets *matched. */
 static int count_draft(struct engine *eng, struct session *s, int most, int32_t *out, int *matched) {
     if (most < 1) return 0;
+    if (s->n_images) { /* a prediction layer and another model lack the images' rows */
+        if (eng->int4) return most * int4_ready(eng->int4);
+        if (eng->params.draft != DRAFT_AUTO && eng->params.draft != DRAFT_LOOKUP) return 0;
+        const int found = lookup_draft(s->tokens, s->n_tokens, most, out, matched);
+        int n = 0;
+        while (n < found && out[n] >= 0) n++; /* an answer has no images */
+        return n;
+    }
     if (eng->params.custom_draft)
         return eng->params.custom_draft(eng->params.custom_draft_ctx, s->tokens, s->n_tokens, most, out);
     if (eng->params.draft == DRAFT_MTP) return most;
@@ -204,9 +213,10 @@ static void propose_draft(struct engine *eng, struct batch_entry *r, int i, int 
     }
     *k = count_draft(eng, s, most, out, &matched);
     in->confidence[i] = lookup_confidence(matched);
-    in->is_model_draft[i] = eng->int4 || eng->draft_model.ctx
-                                ? *k > 0
-                                : eng->mtp && most > 0 && (eng->params.draft == DRAFT_MTP || matched < LONG_MATCH);
+    in->is_model_draft[i] =
+        eng->int4 || (eng->draft_model.ctx && !s->n_images)
+            ? *k > 0
+            : eng->mtp && !s->n_images && most > 0 && (eng->params.draft == DRAFT_MTP || matched < LONG_MATCH);
     if (in->is_model_draft[i]) *k = most, in->confidence[i] = MODEL_CONFIDENCE;
     else save_draft(s, &s->drafts[0], in->confidence[i], out, *k);
     in->max_drafted[i] = *k;

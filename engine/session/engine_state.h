@@ -19,6 +19,7 @@
 #include "engine/placement/split.h"
 #include "engine/session/draft_model.h"
 #include "engine/session/prefix_state.h"
+#include "engine/vision/image.h"
 #include "engine/weights/huge_pages.h"
 
 /* unread tokens after which a session pauses; sessions per decode batch */
@@ -69,6 +70,11 @@ struct session {
     size_t tokens_cap;
     int n_kv, n_tokens; /* tokens in the cache; all known tokens */
     bool is_long_rope;  /* the cache was built with config_long_rope() true */
+    /* images of the running turn's prompt, in order, each a reference; shift of the rotation of what follows the last
+     */
+    struct image_span *images;
+    int n_images, turn_shift;
+    struct image_queue *image_queue; /* what the tower has made of them (image_queue.h); NULL: nothing */
     /* The running turn. */
     struct request request;
     int32_t *stop_ids;
@@ -164,8 +170,10 @@ struct engine {
     double batch_expected_s;   /* predicted seconds of it */
     struct policy_decode_out explained_decision; /* decision that decode_why describes */
     char decode_why[660];
-    struct mtp *mtp;                /* NULL: unused */
-    struct int4 *int4;              /* NULL: unused */
+    struct mtp *mtp;     /* NULL: unused */
+    struct int4 *int4;   /* NULL: unused */
+    struct tower *tower; /* NULL: the model reads no images; info.no_images says why */
+    char no_images[160];
     struct draft_model draft_model; /* ctx NULL: unused */
     struct lookahead lookahead;     /* experts that the INT4 draft's routers selected */
     void *lookahead_mem;

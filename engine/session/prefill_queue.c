@@ -11,6 +11,7 @@
 #include "engine/exec/blend/blend_device.h"
 #include "engine/sampling/sample.h"
 #include "engine/session/engine_state.h"
+#include "engine/session/image_queue.h"
 #include "engine/session/policy_machine.h"
 #include "engine/session/prefill_list.h"
 #include "engine/session/prefill_queue.h"
@@ -73,6 +74,8 @@ static const struct prefill_driver *choose_prefill_driver(struct engine *eng, st
     pthread_mutex_unlock(&eng->lock);
     struct policy_prefill_out out;
     policy_prefill(&m, &in, &out);
+    const bool has_images = image_queue_features(s); /* rows and their positions, which other modes do not take yet */
+    if (has_images) out.mode = PREFILL_CPU;
     const struct prefill_driver *driver = drivers[out.mode];
     s->prefill.job.device = out.device;
     s->prefill.expected_s = s->stats.prefill_expected_s = out.seconds[out.mode];
@@ -94,8 +97,10 @@ static const struct prefill_driver *choose_prefill_driver(struct engine *eng, st
     else if (eng->cost.n_nodes)
         snprintf(nodes, sizeof nodes, "; %d NUMA nodes, each with rows of every expert", eng->cost.n_nodes);
     snprintf(s->stats.prefill_why, sizeof s->stats.prefill_why, "%d new tokens %s: %.130s%s%s%s%s", n, where,
-             s->prefill.below ? "passes a longer prompt" : out.why, weights, uploads, nodes,
-             s->has_waited ? "; waited for other answers (--max-tpot)" : "");
+             has_images         ? "the prompt has images"
+             : s->prefill.below ? "passes a longer prompt"
+                                : out.why,
+             weights, uploads, nodes, s->has_waited ? "; waited for other answers (--max-tpot)" : "");
     return driver;
 }
 
@@ -121,7 +126,7 @@ static int begin_driver(struct session *s, const struct prefill_driver *driver, 
 
 static void feed_mtp(void *ctx, int pos, int n, const float *x) {
     struct session *s = ctx;
-    if (!s->prefill.is_abandoned) mtp_feed(s->engine->mtp, &s->mtp, pos, n, x);
+    if (!s->prefill.is_abandoned && !s->n_images) mtp_feed(s->engine->mtp, &s->mtp, pos, n, x);
 }
 
 /* Runs the units before the driver's: looks the prompt up in the caches, loads saved KV and resident weights, then
@@ -131,6 +136,7 @@ static int begin_turn(struct session *s, struct error *e) {
     struct prefill_run *run = &s->prefill;
     if (eng->restoring_turn != s->turn_id) {
         eng->restoring_turn = s->turn_id;
+        run->job.n_complete = 0; /* until there is a job */
         s->n_kv = kv_resume_pos(&s->kv, s->n_kv);
         decode_rewind(eng->machine.decode, &s->kv, s->n_kv);
         mtp_rewind(&s->mtp, s->n_kv);
@@ -138,6 +144,8 @@ static int begin_turn(struct session *s, struct error *e) {
         prefix_reuse(s);
     }
     if (prefix_load_next(s)) return PREFILL_MORE; /* one file of the disk cache per unit */
+    const int images = image_queue_advance(s, e);
+    if (images) return images;
     const struct prefill_driver *driver = choose_prefill_driver(eng, s, s->n_tokens - s->n_kv);
     if (s->request.max_tokens && eng->params.decode != DECODE_CPU) { /* upload resident weights, one layer per unit */
         bool more;
@@ -171,6 +179,11 @@ static int begin_turn(struct session *s, struct error *e) {
         .pos = s->n_kv,
         .n = n,
         .n_before = before,
+        .images = s->images,
+        .n_images = s->n_images,
+        .features = image_queue_features(s),
+        .feature_floats = eng->tower ? tower_row_floats(eng->tower) : 0,
+        .turn_shift = image_queue_features(s) ? 0 : s->turn_shift,
         .last_logits = run->below ? eng->passing_logits : eng->logits,
         .on_logits = s->n_answered ? NULL : s->request.logits,
         .on_logits_ctx = s->request.logits_ctx,
@@ -232,6 +245,7 @@ static void end_prefill(struct session *s, int rc, const struct error *e) {
         add_why(s, why);
     }
     reclaim_devices(eng, s);
+    image_queue_drop(s);
     if (!s->n_answered) s->stats.prefill_s = clock_now() - run->began;
     s->n_kv += run->job.n_complete;
     if (driver && run->job.is_aligned && (driver == &prefill_mode_cpu || !eng->params.deterministic)) {
@@ -290,6 +304,7 @@ static void advance_abandoned(struct session *s) {
     struct error e = {0};
     if (s->prefill.driver->advance(&eng->machine, &s->prefill.job, &e) == PREFILL_MORE) return;
     s->prefill.driver->close(&eng->machine, &s->prefill.job);
+    image_queue_drop(s);
     reclaim_devices(eng, s);
     pthread_mutex_lock(&eng->lock);
     session_set_hold(s, HOLD_NONE);
@@ -343,6 +358,7 @@ static bool may_pass(const void *engine, const struct fair_entry *t) {
     const struct session *s = session_of(t);
     struct policy_pass_in in = {.expected_s = -1};
     if (s->hold != HOLD_NONE) return false; /* its last prefill has not stopped */
+    if (s->n_images) return false;          /* the time of the tower is not expected */
     for (const struct session *o = eng->prefilling; o; o = o->prefill.below) {
         const struct prefill_run *run = &o->prefill;
         const double total = run->driver && !run->is_abandoned ? atomic_load(&run->job.total) : 0,

@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "engine/layer/kv_planes.h"
 #include "engine/session/engine_tasks.h"
+#include "engine/session/image_queue.h"
 #include "engine/session/prefill_list.h"
 #include "engine/session/prefix.h"
 #include "engine/session/session.h"
@@ -214,6 +215,8 @@ void session_close(struct session **sp) {
     prefix_free(s);
     mtp_session_close(&s->mtp);
     if (eng->draft_model.ctx) eng->draft_model.close_chat(eng->draft_model.ctx, &s->draft_chat);
+    image_queue_drop(s);
+    image_queue_forget(s);
     mem_free(s->disk_keys.v);
     mem_free(s->tokens);
     mem_free(s->raw_logits);
@@ -248,9 +251,10 @@ static int request_check(const struct engine *eng, const struct request *r, stru
     int room = eng->info.context - r->n;
     if (r->n < 1) return error_set(e, ERR_USAGE, "the prompt is empty");
     for (int i = 0; i < r->n; i++)
-        if (r->tokens[i] < 0 || r->tokens[i] >= eng->info.vocab)
+        if ((r->tokens[i] < 0 && !r->n_images) || r->tokens[i] >= eng->info.vocab)
             return error_set(e, ERR_USAGE, "token %d is %d; the vocabulary has 0 to %d", i, r->tokens[i],
                              eng->info.vocab - 1);
+    TRY(image_queue_check(eng, r, e));
     if (room < 0 || (room == 0 && r->max_tokens))
         return error_set(
             e, ERR_CONTEXT, "the prompt is %d tokens; this model's context is %d%s", r->n, eng->info.context,
@@ -288,7 +292,7 @@ int session_submit(struct session *s, const struct request *r, struct error *e) 
         s->unread_logprobs = mem_alloc(ENGINE_MAX_UNREAD * sizeof *s->unread_logprobs);
     if (r->wants_logprobs && !s->raw_logits) s->raw_logits = mem_alloc((size_t)eng->info.vocab * sizeof *s->raw_logits);
     if (!stop || (r->wants_logprobs && (!s->unread_logprobs || !s->raw_logits)) ||
-        mem_grow(&s->tokens, &s->tokens_cap, (size_t)r->n + 1, sizeof *s->tokens)) {
+        mem_grow(&s->tokens, &s->tokens_cap, (size_t)r->n + 1, sizeof *s->tokens) || image_queue_keep(s, r)) {
         mem_free(stop);
         return error_set(e, ERR_MEMORY, "no memory for a prompt of %d tokens", r->n);
     }
@@ -296,6 +300,7 @@ int session_submit(struct session *s, const struct request *r, struct error *e) 
     memmove(s->tokens, r->tokens, (size_t)r->n * sizeof *s->tokens);
     s->request = *r;
     s->request.tokens = NULL;
+    s->request.images = NULL;
     s->request.stop_ids = s->stop_ids = stop;
     s->request.max_tokens = answer;
     s->request.sampling.answer_from = r->n;

@@ -259,7 +259,7 @@ enum throughput_next throughput_ready(struct engine *eng) {
     for (struct session *s = eng->sessions; s; s = s->next) {
         int state = atomic_load(&s->state);
         if (state != SESSION_QUEUED && state != SESSION_DECODE) continue;
-        if (s->request.logits && !m->is_forced) return THROUGHPUT_NONE;
+        if (s->n_images || (s->request.logits && !m->is_forced)) return THROUGHPUT_NONE;
         if (s->n_unread < ENGINE_MAX_UNREAD) keys += s->n_tokens, n++;
     }
     if (!n) return THROUGHPUT_NONE;

@@ -504,6 +504,21 @@ size_t session_disk_keys(const struct session *s, const uint64_t **keys) {
     *keys = s->disk_keys;
     return s->n_keys;
 }
+/* The fake engine reads no images; the commands about them are tested with a real one (test_images.py). */
+const char *engine_image_kind(const void *data, size_t n) {
+    return n >= 4 && !memcmp(data, "\x89PNG", 4) ? "PNG" : NULL;
+}
+int engine_image_open(struct engine *eng, const void *data, size_t n, const char *what, struct engine_image **out,
+                      struct error *e) {
+    *out = NULL;
+    return error_set(e, ERR_USAGE, "%s: fake cannot read images: this model reads text only", what);
+}
+void engine_image_close(struct engine_image **image) { *image = NULL; }
+struct engine_image_info engine_image_info(const struct engine_image *image) {
+    return (struct engine_image_info){0};
+}
+void engine_image_ids(const struct engine_image *image, int32_t *out) {}
+
 int engine_forget(const char *dir, const uint64_t *keys, size_t n, struct error *e) {
     char path[4096];
     for (size_t i = 0; i < n; i++) {

@@ -165,10 +165,10 @@ class Anthropic(Api):
         self.assertEqual(("".join(d.get("thinking", "") for d in got), json.loads("".join(d.get("partial_json", "") for d in got))), ("a\u20ac", {"city": "B\ufffd"}))
 
     def test_refused(self):
-        image = [{"type": "image", "source": {"type": "base64", "data": ""}}]
+        image = [{"type": "document", "source": {"type": "base64", "data": ""}}]
         for more, word in (({"messages": []}, "messages:"), ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"), ({"messages": [{"role": "user"}]}, "messages[0].content"), ({"messages": [{"role": "user", "content": []}]}, "messages[0].content: must not be empty"),
-                           ({"messages": [{"role": "user", "content": image}]}, "messages[0].content[0]: image is not supported"), ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "messages[0].content[0].tool_use_id: missing"),
-                           ({"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": image}]}]}, "messages[0].content[0].content[0]: image"),
+                           ({"messages": [{"role": "user", "content": image}]}, "messages[0].content[0]: document is not supported"), ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "messages[0].content[0].tool_use_id: missing"),
+                           ({"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": image}]}]}, "messages[0].content[0].content[0]: document"),
                            ({"messages": [{"role": "user", "content": [3]}]}, "messages[0].content[0]"), ({"max_tokens": -2}, "max_tokens"), ({"system": 3}, "system:"), ({"thinking": {"type": "maybe"}}, "thinking.type"),
                            ({"tools": [{"type": 3, "name": "web_search"}]}, "tools[0].type"), ({"tools": [{}]}, "tools[0].name"), ({"tool_choice": {"type": "tool"}}, "tool_choice.type"), ({"tool_choice": {"type": "any"}}, "there are no tools"),
                            ({"tool_choice": {"type": "any"}, "tools": self.TOOLS}, "cannot be required"), ({"mcp_servers": [{"url": "x"}]}, "mcp_servers is not supported"), ({"stop_sequences": [3]}, "stop_sequences"),
@@ -274,7 +274,7 @@ class Ollama(Api):
 
     def test_refused(self):
         for body, word in (({"messages": 3}, "messages: must be"), ({"messages": [{"role": "bot"}]}, "messages[0].role"), ({"messages": [{"role": "user", "content": [3]}]}, "messages[0].content"),
-                           ({"messages": [{"role": "user", "images": ["x"]}]}, "messages[0].images"), ({"options": 3}, "options: must be"), ({"options": {"temperature": "hot"}}, "options.temperature"), ({"options": {"num_predict": -3}}, "options.num_predict"),
+                           ({"messages": [{"role": "user", "images": [3]}]}, "messages[0].images"), ({"options": 3}, "options: must be"), ({"options": {"temperature": "hot"}}, "options.temperature"), ({"options": {"num_predict": -3}}, "options.num_predict"),
                            ({"options": {"mirostat": 1}}, "options.mirostat is not supported"), ({"format": "yaml"}, "format:"), ({"format": {"not": {"format": "x"}}}, "format: #/not"), ({"think": 3}, "think:"), ({"tools": [{}]}, "tools[0].function.name"),
                            ({"prompt": "x"}, "prompt: belongs to /api/generate"), ({"top_logprobs": 2}, "top_logprobs"), ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "messages[0].tool_calls[0].function.name"), ("[", "request:")):
             j = self.post("/api/chat", body if isinstance(body, str) else {"messages": [{"role": "user", "content": "x"}], **body}, 400)
@@ -371,7 +371,7 @@ class Responses(Api):
         self.assertIn("non-finite", events(self.ask("fail", stream=True))[-1][1]["message"])
 
     def test_refused(self):
-        for more, word in (({"text": ""}, "input:"), ({"text": [3]}, "input[0]"), ({"text": [{"role": "bot", "content": "x"}]}, "input[0].role"), ({"text": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0]: input_image"),
+        for more, word in (({"text": ""}, "input:"), ({"text": [3]}, "input[0]"), ({"text": [{"role": "bot", "content": "x"}]}, "input[0].role"), ({"text": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0]: an image needs a url"),
                            ({"text": [{"type": "computer_call"}]}, "input[0].type"), ({"text": [{"type": "function_call"}]}, "input[0].name"), ({"text": [{"type": "reasoning"}]}, "input: has no message"), ({"text": [{"type": "function_call_output"}]}, "input[0].output"),
                            ({"previous_response_id": "resp_1"}, "previous_response_id is not supported"), ({"background": True}, "background"), ({"tools": [{"name": "a"}]}, "tools[0].type: missing"), ({"tool_choice": "any"}, "tool_choice"),
                            ({"max_output_tokens": -2}, "max_output_tokens"), ({"instructions": 3}, "instructions")):

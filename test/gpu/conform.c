@@ -48,6 +48,12 @@ static void elementwise(void) {
               .inv_freq = two, .length = all ? NULL : length, .n = 6, .half = 16, .longest = 64, .total = 65,
               .mscale = 1.2f, .long_mscale = 1.5f);
     }
+    int32_t *place = buf_new(18 * 4, 'c');
+    float *turns = floats(16, 'c');
+    for (int i = 0; i < 18; i++) place[i] = (int32_t)(rnd() % 1000);
+    for (int i = 0; i < 16; i++) turns[i] = powf(10000, -(float)i / 16);
+    CHECK("rope table of places", rope_table, OP_ROPE_TABLE, .cos = floats(96, 'f'), .sin = floats(96, 'f'),
+          .place = place, .section = {5, 3}, .inv_freq = turns, .n = 6, .half = 16, .mscale = 1.2f);
     for (int il = 0; il < 4; il++)
         CHECK("rope", rope, OP_ROPE, .x = floats(5 * 200, 'f'), .cos = floats(40, 'c'), .sin = floats(40, 'c'), .n = 5,
               .heads = 3, .ld = 200, .head_ld = 60, .half = 8, .interleaved = il & 1, .inverse = il > 1);
@@ -122,6 +128,8 @@ static void deltas(void) {
         CHECK(gates[i], gate, OP_GATE, .y = floats(6 * 100, 'f'), .g = floats(6 * 210, 'c'), .n = 6, .heads = 3,
               .dim = 30, .ldy = 100, .ldg = 210, .head_ldy = 31, .head_ldg = 70, .kind = (uint8_t)(i % 6),
               .per_head = i > 5);
+    CHECK("gate, GELU", gate, OP_GATE, .y = floats(6 * 100, 'f'), .g = floats(6 * 210, 'c'), .n = 6, .heads = 3,
+          .dim = 30, .ldy = 100, .ldg = 210, .head_ldy = 31, .head_ldg = 70, .kind = GATE_GELU_TANH);
     for (size_t i = 0; i < sizeof c / sizeof c[0]; i++)
         /* no state before; a state; the same memory: with each rule, the last with both kinds of gates and doubled beta
          */

@@ -11,6 +11,7 @@ static void check_gate(int n, int heads, int dim, enum gate_kind kind) {
                kind == GATE_NORMAL      ? "normal"
                : kind == GATE_SILU      ? "silu"
                : kind == GATE_SOFTPLUS2 ? "softplus to base 2"
+               : kind == GATE_GELU_TANH ? "GELU, tanh"
                                         : "sigmoid");
     int head_ldy = dim + 1, head_ldg = 2 * dim, ldy = heads * head_ldy + 2, ldg = heads * head_ldg;
     size_t size = (size_t)(n * ldy);
@@ -32,11 +33,15 @@ static void check_gate(int n, int heads, int dim, enum gate_kind kind) {
                 continue;
             }
             double v = g[i * ldg + h * head_ldg + d],
-                   want = was[at] * (kind == GATE_NORMAL      ? 0.5 * erfc(-v / sqrt(2))
+                   want = was[at] * (kind == GATE_NORMAL ? 0.5 * erfc(-v / sqrt(2))
+                                     : kind == GATE_GELU_TANH
+                                         ? v * sigmoid(2 * sqrt(2 / M_PI) * (v + 0.044715 * v * v * v))
                                      : kind == GATE_SOFTPLUS2 ? (v > 100 ? v : log1p(exp2(v)) / log(2))
                                                               : sigmoid(v) * (kind == GATE_SILU ? v : 1));
+            /* far in its tail GELU has the rounding of its exponent, which is up to 100 there */
             near("output", i, k, y[at], want,
-                 fabs(want) * (2e-6 + (kind == GATE_SOFTPLUS2 ? fabs(v) * 2e-7 : 0)) +
+                 fabs(want) *
+                         (2e-6 + (kind == GATE_SOFTPLUS2 ? fabs(v) * 2e-7 : 0) + (kind == GATE_GELU_TANH ? 2e-5 : 0)) +
                      (kind == GATE_NORMAL ? 6e-8 * fabs(was[at]) : 0) + 1e-30);
         }
     free(was), free(kept);
@@ -269,7 +274,7 @@ static void cases(enum cpu_level l) {
     for (int i = 0; i < 24; i++) {
         int n = (int[]){1, 2, 3, 5, N}[i % 5];
         check_gate(n, 1 + i % 3, (int[]){1, 15, 16, 33, 200}[i / 2 % 5],
-                   (enum gate_kind[]){GATE_SIGMOID, GATE_SILU, GATE_NORMAL, GATE_SOFTPLUS2}[i % 4]);
+                   (enum gate_kind[]){GATE_SIGMOID, GATE_SILU, GATE_NORMAL, GATE_SOFTPLUS2, GATE_GELU_TANH}[i % 5]);
         check_conv(n, (int[]){1, 24, 130, 5000}[i % 4], (int[]){4, 1, 2, 9}[i / 4 % 4], i % 3, i & 1, i / 2 % 2,
                    i / 3 % 2, i / 5 % 3);
         check_scan(n, (int[]){1, 24, 130, 500}[i % 4], (int[]){16, 1, 7, 33}[i / 4 % 4], i % 3, i & 1);

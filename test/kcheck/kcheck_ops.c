@@ -415,6 +415,18 @@ static void check_small(void) {
             near("rope table", i, j, cs[i * HALF + j], cos(angle) * 1.25, 3e-7);
             near("rope table", i, j, sn[i * HALF + j], sin(angle) * 1.25, 3e-7);
         }
+    int32_t place[3 * N]; /* time, row and column, as of an image's tokens */
+    for (int i = 0; i < 3 * N; i++) place[i] = i * 37 % 101;
+    struct op_rope_table three = table;
+    three.place = place, three.section[0] = HALF / 4, three.section[1] = HALF / 5;
+    execs[1]->ops->rope_table(execs[1], &three);
+    for (int i = 0; i < N; i++)
+        for (int j = 0; j < HALF; j++) {
+            const int part = j % 3 == 1 && j < 3 * (HALF / 4) ? 1 : j % 3 == 2 && j < 3 * (HALF / 5) ? 2 : 0;
+            near("rope table of places", i, j, cs[i * HALF + j],
+                 cos((double)((float)place[3 * i + part] * freq[j])) * 1.25, 3e-7);
+        }
+    execs[1]->ops->rope_table(execs[1], &table);
     for (int form = 0; form < 4; form++) {
         struct op_rope o = {.x = out,
                             .cos = cs,

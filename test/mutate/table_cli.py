@@ -170,7 +170,7 @@ change("markdown-mark", "a combining mark after a blank is part of the blank", "
 change("style-table", "a table that is too wide is aligned", "unit_style; e2e_screen", ("cli/terminal/markdown_table.c", "(!f->room || total_width(&t) <= f->room || (f->wraps && narrow_columns(&t, f->room)))", "true"))
 change("no-save", "--no-save saves chats", "e2e_screen", ("cli/chat/chat_session.c", "if (r->app->opts.v[OPT_NO_SAVE].on || !conversation_last", "if (!conversation_last"))
 change("clear-undo", "/undo does not restore what /clear removed", "e2e_screen", ("cli/chat/chat_session.c", "if (!t->cleared.conv.n) return false;", "return false;"))
-change("binary-document", "an executable is attached as a document", "e2e_oneshot", ("cli/turn/input.c", "if (!rc) rc = input_check_text(f->path, &raw, false, e);", ""))
+change("binary-document", "an executable is attached as a document", "e2e_oneshot", ("cli/turn/input.c", "if (!rc && !is_image) rc = input_check_text(f->path, &raw, false, e);", ""))
 change("batch-line", "--batch counts lines from the start of the prompt", "e2e_oneshot", ("cli/modes/batch.c", ".line_number = number}", ".line_number = 1}"))
 change("bench-sessions", "--bench reports one session's tokens for all", "e2e_bench", ("cli/modes/bench.c", "rate, sessions / rate,", "rate, 1 / rate,"))
 change("choice-placed", "an indexer's selection replays with the keys of the session it was recorded for", "gpu_graph_families",
@@ -456,3 +456,6 @@ change("world-rot", "a conversation with a wrong checksum is loaded", "world_see
 change("remote-redirect", "a server sends the conversation elsewhere", "e2e_remote", ("cli/remote/remote_connection.c", 'curl.easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");', 'curl.easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");\n    curl.easy_setopt(easy, CURLOPT_FOLLOWLOCATION, 1L);'))
 change("list-terminal", "names and titles of conversations control the terminal", "e2e_store", ("cli/saved/store_list.c", "if (!rc && b.len) out_write(b.data, b.len);", "if (!rc && b.len) error_ignore(write(1, b.data, b.len));"))
 change("signal-early", "a signal before the turn begins is lost", "e2e_oneshot", ("cli/modes/oneshot_turn.c", "if (sig_interrupted() || sig_terminated()) engine_client_cancel(t->client);", ""))
+change("image-network", "the server takes a URL for an image's data", "e2e_images", ("cli/server/api_images.c", 'if (url->n < 5 || memcmp(url->string, "data:", 5) != 0)', "if (url->n < 5)"))
+change("image-saved", "a saved conversation loses its images", "e2e_images", ("cli/turn/conversation.c", "if (m->images.n && form == MESSAGE_SAVED) {", "if (m->images.n && false) {"))
+change("image-undo", "/undo drops the images of the question", "e2e_images", ("cli/chat/attachments.c", "if (restore_images(l, &question->images)) {", "if (false) {"))

@@ -11,7 +11,7 @@ WEIGHTS = ["base", "engine/model", "engine/weights"]
 LAYER = WEIGHTS + ["engine/layer", "engine/kv", "cpu", "gpu/gpu.h", "gpu/op.h", "gpu/spec.h"]
 TRANSFER = LAYER + ["engine/transfer"]
 EXPERTS = TRANSFER + ["engine/experts", "engine/placement"]
-EXEC = EXPERTS + ["engine/exec", "engine/exec/decode", "engine/exec/blend", "engine/exec/stream", "engine/exec/throughput"]
+EXEC = EXPERTS + ["engine/vision", "engine/exec", "engine/exec/decode", "engine/exec/blend", "engine/exec/stream", "engine/exec/throughput"]
 SESSION = EXEC + ["engine/draft", "engine/sampling", "engine/session", "engine/engine.h"]
 TERMINAL = ["base", "cli/options"]
 TURN = TERMINAL + ["cli/terminal", "cli", "engine/engine.h", "engine/ember/topic.h", "tokenizer", "tokenizer/chat", "tokenizer/grammar"]
@@ -35,12 +35,13 @@ FLOORS = [
         "engine/kv": WEIGHTS + ["cpu"],
         "engine/layer": LAYER,
         "engine/transfer": LAYER,
+        "engine/vision": WEIGHTS,
     },
     {
         "engine/placement": ["base", "engine/model", "cpu", "gpu/gpu.h", "gpu/op.h", "gpu/spec.h"],
         "engine/experts": TRANSFER + ["engine/placement"],
         "engine/draft": LAYER,
-        "engine/exec": EXPERTS,
+        "engine/exec": EXPERTS + ["engine/vision/image.h"],
         "engine/exec/decode": EXPERTS + ["engine/exec"],
         "engine/exec/blend": EXPERTS + ["engine/exec", "engine/exec/decode"],
         "engine/exec/stream": TRANSFER + ["engine/exec", "engine/exec/decode/decode.h"],

@@ -294,7 +294,8 @@ static int begin_batch(struct blend *b, struct prefill_job *j) {
     b->state_step = kv_state_begin(j->kv, j->pos + b->at, b->n, prefill_mark_row(j, b->at, b->n));
     m->cpu->cancel = j->cancel;
     int32_t *tokens = b->pos + b->rows;
-    for (int i = 0; i < b->n; i++) b->pos[i] = j->pos + b->at + i, tokens[i] = s->cpu_queue ? 0 : j->tokens[b->at + i];
+    for (int i = 0; i < b->n; i++)
+        b->pos[i] = j->pos + b->at + i + j->turn_shift, tokens[i] = s->cpu_queue ? 0 : j->tokens[b->at + i];
     if (!s->cpu_queue) {
         const struct text_rows text = prefill_text(j, b->at, b->n);
         TRY(block_embed(m->cpu, m->w, b->host.x, text.ids, text.n));

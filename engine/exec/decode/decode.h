@@ -20,6 +20,7 @@ struct decode_span {
     struct kv *kv;
     const int32_t *tokens; /* in memory the n_before tokens before pos precede them, as in struct text_rows */
     int pos, n, n_before;
+    int turn_shift;     /* added to pos where rows are rotated: images before them (vision/image.h) */
     float *logits;      /* out: [n, vocab]; the caller may modify it; valid until the next batch */
     const int32_t *top; /* out: [n] argmax of each row */
     /* out: [n, hidden] residual stream after the last layer, until the next batch; NULL without decode_want_hidden */

@@ -217,7 +217,8 @@ int decode_fall_back(struct decode *s, const char *why, struct error *e) {
 static void add_span(struct decode_micro_batch *m, const struct decode_span *from, int caller_index,
                      const struct kv_state_step *state_step, const struct device_kv *device_copy) {
     struct span t = {.cache = from->kv->layer, .row = m->n, .n = from->n, .pos = from->pos, .state_step = *state_step};
-    for (int i = 0; i < from->n; i++) m->host.tokens[m->n + i] = from->tokens[i], m->host.pos[m->n + i] = from->pos + i;
+    for (int i = 0; i < from->n; i++)
+        m->host.tokens[m->n + i] = from->tokens[i], m->host.pos[m->n + i] = from->pos + i + from->turn_shift;
     for (int i = 0; i < from->n && m->host.seq_length; i++) m->host.seq_length[m->n + i] = from->pos + from->n;
     m->caller_span[m->n_spans] = caller_index;
     m->spans[m->n_spans] = t;

@@ -110,6 +110,7 @@ static void *slp_thread(void *arg) {
                           .cache = s->j->kv->layer,
                           .state_step = s->state_step,
                           .pos = s->j->pos,
+                          .turn_shift = s->j->turn_shift,
                           .n = s->j->n,
                           .tokens = s->j->tokens,
                           .embed = embed_prompt,

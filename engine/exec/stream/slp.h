@@ -50,6 +50,7 @@ struct slp_job {
     const struct kv_layer *cache;    /* [n_layers] the session's cache, host memory */
     struct kv_state_step state_step; /* states in that cache */
     int pos, n;                      /* new positions pos .. pos + n - 1 */
+    int turn_shift;                  /* as in struct prefill_job */
     const int32_t *tokens;           /* [n]; NULL in virtual time */
     /* Writes the embeddings of new tokens row .. row + n to out [n, hidden]; NULL in virtual time. */
     int (*embed)(void *ctx, float *out, int row, int n);

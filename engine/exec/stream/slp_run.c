@@ -277,7 +277,7 @@ static int upload_inputs(struct slp_rank *r, float *buf, int rows, struct error 
                 rc = gpu_copy(r->compute_stream, r->rows.tokens + s->row + at, j->tokens + s->first + at, (size_t)n * 4,
                               GPU_H2D);
             int32_t *pos = (int32_t *)buf;
-            for (int k = 0; k < n; k++) pos[k] = j->pos + s->first + at + k;
+            for (int k = 0; k < n; k++) pos[k] = j->pos + s->first + at + k + j->turn_shift;
             if (!rc) rc = gpu_copy(r->compute_stream, r->rows.pos + s->row + at, pos, (size_t)n * 4, GPU_H2D);
             if (!rc) rc = gpu_stream_sync(r->compute_stream);
         }

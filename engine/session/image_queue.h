@@ -1,0 +1,26 @@
+#pragma once
+/* Runs the vision tower over the images of a session's prompt, one layer of one image per unit of the engine thread,
+ * before the prefill's own units. Images whose tokens are all cached are left out. */
+#include <stdbool.h>
+
+#include "base/error.h"
+
+struct engine;
+struct engine_image;
+struct image_span;
+struct request;
+struct session;
+
+/* Runs one unit for the session in prefill, from token s->n_kv on. Returns PREFILL_MORE, 0 if all features are there,
+ * or an error. Engine thread. */
+int image_queue_advance(struct session *s, struct error *e);
+/* [s->n_images] rows of each image, NULL for one that is cached; NULL: all are. Valid until image_queue_drop(). */
+const float *const *image_queue_features(const struct session *s);
+void image_queue_drop(struct session *s); /* frees the features */
+
+/* Checks the images of a request: that the model reads them, and that each token below 0 is one of theirs. ERR_USAGE.
+ */
+int image_queue_check(const struct engine *eng, const struct request *r, struct error *e);
+/* Makes the images of a request those of the session. ERR_MEMORY: unchanged. */
+int image_queue_keep(struct session *s, const struct request *r);
+void image_queue_forget(struct session *s);

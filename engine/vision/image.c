@@ -1,0 +1,73 @@
+#include "engine/vision/image.h"
+
+#include "base/hash.h"
+
+static int resize(struct engine_image *i, const struct tower_config *c, const struct picture *p, const char *what,
+                  struct error *e) {
+    struct picture sized;
+    int width = p->width, height = p->height;
+    if (resample_smart_size(&c->limits, &width, &height, e) ||
+        resample_picture(p, width, height, (enum resample_filter)c->filter, &sized, e))
+        return error_prefix(e, "%s", what);
+    i->width = p->width, i->height = p->height;
+    i->grid_h = height / c->patch, i->grid_w = width / c->patch;
+    i->rows = i->grid_h / c->merge, i->cols = i->grid_w / c->merge;
+    i->rgb = sized.rgb;
+    i->hash = hash64(sized.rgb, (size_t)width * (size_t)height * 3, (uint64_t)width << 32 | (uint64_t)height);
+    return 0;
+}
+
+int image_open(struct engine_image **out, const struct tower *t, const void *data, size_t n, const char *what,
+               struct error *e) {
+    struct engine_image *i = mem_calloc(1, sizeof *i);
+    struct picture p = {0};
+    *out = NULL;
+    int rc = i ? picture_decode(data, n, what, &p, e) : error_set(e, ERR_MEMORY, "%s: no memory", what);
+    if (!rc) rc = resize(i, &t->config, &p, what, e);
+    picture_free(&p);
+    if (rc) {
+        mem_free(i);
+        return rc;
+    }
+    atomic_store(&i->n_refs, 1);
+    *out = i;
+    return 0;
+}
+
+struct engine_image *image_ref(struct engine_image *i) {
+    atomic_fetch_add(&i->n_refs, 1);
+    return i;
+}
+void image_unref(struct engine_image **i) {
+    if (*i && atomic_fetch_sub(&(*i)->n_refs, 1) == 1) {
+        mem_free((*i)->rgb);
+        mem_free(*i);
+    }
+    *i = NULL;
+}
+
+int32_t image_id(const struct engine_image *i, int at) {
+    const int32_t below = -2;
+    return below - (int32_t)(hash64(&at, sizeof at, i->hash) % 0x7FFFFFFE);
+}
+
+static int longer(const struct engine_image *i) { return i->rows > i->cols ? i->rows : i->cols; }
+
+int image_shift(const struct image_span *s, int n, int pos) {
+    int shift = 0;
+    for (int k = 0; k < n && s[k].at + image_tokens(s[k].image) <= pos; k++)
+        shift += longer(s[k].image) - image_tokens(s[k].image);
+    return shift;
+}
+
+void image_place(const struct image_span *s, int n, int pos, int32_t out[3]) {
+    const int first = pos + image_shift(s, n, pos);
+    out[0] = out[1] = out[2] = first;
+    for (int k = 0; k < n; k++) {
+        const int in = pos - s[k].at;
+        if (in < 0 || in >= image_tokens(s[k].image)) continue;
+        out[0] = first - in;
+        out[1] = out[0] + in / s[k].image->cols;
+        out[2] = out[0] + in % s[k].image->cols;
+    }
+}

@@ -1,0 +1,128 @@
+#include "engine/vision/resample.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+enum { FRACTION_BITS = 32 - 8 - 2 };
+
+/* The weights of one direction: pixel i of the result is the sum of n[i] pixels from first[i] on. */
+struct taps {
+    int *first, *n;
+    int32_t *weight; /* [size, width] */
+    int width;
+};
+
+static double bilinear(double x) { return fabs(x) < 1 ? 1 - fabs(x) : 0; }
+static double bicubic(double x) {
+    const double a = -0.5;
+    x = fabs(x);
+    if (x < 1) return ((a + 2) * x - (a + 3)) * x * x + 1;
+    return x < 2 ? (((x - 5) * x + 8) * x - 4) * a : 0;
+}
+
+static void taps_free(struct taps *t) {
+    mem_free(t->first);
+    mem_free(t->n);
+    mem_free(t->weight);
+}
+
+static int taps_make(struct taps *t, int from, int to, enum resample_filter filter) {
+    const double scale = (double)from / to, stretch = scale < 1 ? 1 : scale,
+                 reach = (filter == RESAMPLE_BICUBIC ? 2 : 1) * stretch;
+    t->width = (int)ceil(reach) * 2 + 1;
+    t->first = mem_alloc((size_t)to * sizeof *t->first);
+    t->n = mem_alloc((size_t)to * sizeof *t->n);
+    t->weight = mem_calloc((size_t)to * (size_t)t->width, sizeof *t->weight);
+    double *w = mem_alloc((size_t)t->width * sizeof *w);
+    if (!t->first || !t->n || !t->weight || !w) {
+        mem_free(w);
+        return ERR_MEMORY;
+    }
+    for (int i = 0; i < to; i++) {
+        const double center = (i + 0.5) * scale, inverse = 1 / stretch;
+        int begin = (int)(center - reach + 0.5), end = (int)(center + reach + 0.5);
+        double sum = 0;
+        if (begin < 0) begin = 0;
+        if (end > from) end = from;
+        for (int k = 0; k < end - begin; k++) {
+            const double x = (k + begin - center + 0.5) * inverse;
+            sum += w[k] = filter == RESAMPLE_BICUBIC ? bicubic(x) : bilinear(x);
+        }
+        for (int k = 0; k < end - begin; k++) {
+            const double v = (sum == 0 ? w[k] : w[k] / sum) * (1 << FRACTION_BITS);
+            t->weight[(size_t)i * (size_t)t->width + (size_t)k] = (int32_t)(v < 0 ? v - 0.5 : v + 0.5);
+        }
+        t->first[i] = begin, t->n[i] = end - begin;
+    }
+    mem_free(w);
+    return 0;
+}
+
+/* Sums n pixels that are `step` bytes apart. */
+static void sum_pixel(uint8_t *out, const uint8_t *in, size_t step, const int32_t *w, int n) {
+    int32_t sum[3] = {1 << (FRACTION_BITS - 1), 1 << (FRACTION_BITS - 1), 1 << (FRACTION_BITS - 1)};
+    for (int k = 0; k < n; k++, in += step)
+        for (int c = 0; c < 3; c++) sum[c] += in[c] * w[k];
+    for (int c = 0; c < 3; c++) {
+        const int32_t v = sum[c] >> FRACTION_BITS;
+        out[c] = (uint8_t)(v < 0 ? 0 : v > 255 ? 255 : v);
+    }
+}
+
+static void resample_rows(const struct picture *p, const struct taps *t, struct picture *out) {
+    for (int y = 0; y < out->height; y++)
+        for (int x = 0; x < out->width; x++)
+            sum_pixel(out->rgb + ((size_t)y * (size_t)out->width + (size_t)x) * 3,
+                      p->rgb + ((size_t)y * (size_t)p->width + (size_t)t->first[x]) * 3, 3,
+                      t->weight + (size_t)x * (size_t)t->width, t->n[x]);
+}
+static void resample_columns(const struct picture *p, const struct taps *t, struct picture *out) {
+    for (int y = 0; y < out->height; y++)
+        for (int x = 0; x < out->width; x++)
+            sum_pixel(out->rgb + ((size_t)y * (size_t)out->width + (size_t)x) * 3,
+                      p->rgb + ((size_t)t->first[y] * (size_t)p->width + (size_t)x) * 3, (size_t)p->width * 3,
+                      t->weight + (size_t)y * (size_t)t->width, t->n[y]);
+}
+
+int resample_picture(const struct picture *p, int width, int height, enum resample_filter filter, struct picture *out,
+                     struct error *e) {
+    struct taps across = {0}, down = {0};
+    struct picture wide = {
+        .rgb = mem_alloc((size_t)width * (size_t)p->height * 3), .width = width, .height = p->height};
+    *out = (struct picture){.rgb = mem_alloc((size_t)width * (size_t)height * 3), .width = width, .height = height};
+    int rc = wide.rgb && out->rgb ? taps_make(&across, p->width, width, filter) : ERR_MEMORY;
+    if (!rc) rc = taps_make(&down, p->height, height, filter);
+    if (!rc) {
+        if (width == p->width) memcpy(wide.rgb, p->rgb, (size_t)width * (size_t)p->height * 3);
+        else resample_rows(p, &across, &wide);
+        if (height == p->height) memcpy(out->rgb, wide.rgb, (size_t)width * (size_t)height * 3);
+        else resample_columns(&wide, &down, out);
+    }
+    taps_free(&across);
+    taps_free(&down);
+    picture_free(&wide);
+    if (!rc) return 0;
+    picture_free(out);
+    return error_set(e, ERR_MEMORY, "no memory to resize an image to %d x %d pixels", width, height);
+}
+
+int resample_smart_size(const struct resample_limits *l, int *width, int *height, struct error *e) {
+    enum { RATIO_MOST = 200 };
+    const double w = *width, h = *height, f = l->factor;
+    if (fmax(w, h) / fmin(w, h) > RATIO_MOST)
+        return error_set(e, ERR_USAGE,
+                         "%d x %d pixels: one side is more than %d times the other, which the model cannot read",
+                         *width, *height, RATIO_MOST);
+    double to_w = rint(w / f) * f, to_h = rint(h / f) * f; /* halves go to the even number, as in Python */
+    if (to_w * to_h > l->max_pixels) {
+        const double shrink = sqrt(h * w / l->max_pixels);
+        to_h = fmax(f, floor(h / shrink / f) * f), to_w = fmax(f, floor(w / shrink / f) * f);
+    } else if (to_w * to_h < l->min_pixels) {
+        const double grow = sqrt(l->min_pixels / (h * w));
+        to_h = ceil(h * grow / f) * f, to_w = ceil(w * grow / f) * f;
+    }
+    *width = (int)to_w, *height = (int)to_h;
+    return 0;
+}

@@ -1,0 +1,18 @@
+#pragma once
+/* Resizes pictures bit for bit as Pillow does. Source: Pillow, Resample.c (8 bits per channel, two passes, coefficients
+ * of 22 fraction bits). Pure. */
+#include "engine/vision/picture.h"
+
+enum resample_filter { RESAMPLE_BILINEAR, RESAMPLE_BICUBIC };
+/* Sets *out to the picture in another size, with antialiasing. ERR_MEMORY. */
+int resample_picture(const struct picture *p, int width, int height, enum resample_filter filter, struct picture *out,
+                     struct error *e);
+
+/* Chooses the size to which Qwen's processors bring a picture: both sides multiples of `factor`, min to max pixels, the
+ * aspect ratio about as it was. Source: transformers, models/qwen2_vl, smart_resize(). ERR_USAGE: one side is more
+ * than 200 times the other. */
+struct resample_limits {
+    int factor;
+    double min_pixels, max_pixels;
+};
+int resample_smart_size(const struct resample_limits *l, int *width, int *height, struct error *e);

@@ -1,0 +1,87 @@
+#pragma once
+/* The vision tower of a model: what its config says, its weights, and its computation over the operations table. A
+ * family is one file that fills a struct tower_config, and a row of tower_families (tower_open.c). The tower turns the
+ * patches of one image into rows for the text model. Not here: decoding and resizing (picture.h, resample.h), what a
+ * prompt has of an image (image.h), and when the tower runs (session/image_queue.h).
+ *
+ * An image has grid_h * grid_w patches of patch * patch pixels. They are ordered by blocks of merge * merge patches,
+ * the blocks row by row, which become one row of the text model, a token. */
+#include "base/mem.h"
+#include "base/ops.h"
+#include "engine/vision/resample.h"
+#include "engine/weights/weights.h"
+
+enum { TOWER_DEEP_MOST = 8, TOWER_LAYERS_MOST = 256 };
+
+/* Names of tensors, without the endings .weight and .bias; %d is the number of a layer or of a merger. */
+struct tower_names {
+    const char *patch, *position, *norm1, *norm2, *qkv, *proj, *fc1, *fc2;
+    const char *merger_norm, *merger_fc1, *merger_fc2, *deep_norm, *deep_fc1, *deep_fc2;
+};
+struct tower_config {
+    int patch, temporal, merge; /* pixels of a patch's side; equal pictures in time; patches of a token's side */
+    int hidden, heads, depth, inter, out;
+    int side; /* the table of positions is [side, side, hidden] */
+    float eps;
+    double theta;                    /* of the rotation by row and column */
+    int n_deep;                      /* deep mergers: their outputs are added after the text model's first layers */
+    int deep_layer[TOWER_DEEP_MOST]; /* the tower's layer that each reads */
+    struct tower_names names;
+    /* The processor: limits of pixels, and what a pixel becomes: (v * rescale - mean) / std. */
+    struct resample_limits limits;
+    uint8_t filter; /* enum resample_filter */
+    double rescale, mean[3], std[3];
+    int32_t image_token; /* placeholder of an image in the template's text */
+};
+/* One of the tower's mergers: norm, two linear layers with an exact GELU between them. A deep one norms whole tokens,
+ * the last one patches. */
+struct tower_merger {
+    float *norm, *norm_bias, *fc1_bias, *fc2_bias;
+    struct mat fc1, fc2;
+};
+struct tower_layer {
+    float *norm1, *norm1_bias, *norm2, *norm2_bias, *qkv_bias, *proj_bias, *fc1_bias, *fc2_bias;
+    struct mat qkv, proj, fc1, fc2;
+};
+struct tower {
+    struct tower_config config;
+    struct mat patch;    /* [hidden, 3 * temporal * patch * patch] */
+    float *patch_bias;   /* [hidden] */
+    float *position;     /* [side * side, hidden] */
+    float pixel[3][256]; /* what a value of each channel becomes */
+    struct tower_layer *layers;
+    struct tower_merger merger, deep[TOWER_DEEP_MOST];
+    size_t bytes; /* of its tensors */
+};
+
+struct tower_family {
+    const char *model_type; /* of the whole model's config.json */
+    /* Fills c from vision_config; root is the whole config.json. ERR_MODEL names what is wrong. */
+    int (*parse)(struct tower_config *c, const struct json *root, const char *what, struct error *e);
+};
+extern const struct tower_family tower_family_qwen3_vl, tower_family_qwen3_vl_moe;
+
+/* Opens the tower of an opened checkpoint; *out is NULL, and why says so, if the model has none that hearth computes.
+ * ERR_MODEL: a tower that does not fit its config. Its vectors are in w's arena. */
+int tower_open(struct tower **out, struct weights *w, char *why, size_t why_size, struct error *e);
+void tower_close(struct tower **t);
+/* floats of a token: its row, then one row for each deep merger */
+static inline int tower_row_floats(const struct tower *t) { return (1 + t->config.n_deep) * t->config.out; }
+
+/* Runs the tower over one image, step by step. */
+struct tower_run {
+    const struct tower *tower;
+    const uint8_t *rgb; /* [grid_h * patch, grid_w * patch, 3], owned by the caller until the end */
+    int grid_h, grid_w;
+    int layer; /* the next one; -1: patches; depth: the last merger */
+    float *x, *xn, *qkv, *att, *mlp, *ones, *cos, *sin;
+    void *k, *v; /* planes of keys and values, [patches, hidden] */
+    int32_t *last;
+};
+/* Allocates a run. ERR_MEMORY. */
+int tower_run_open(struct tower_run *r, const struct tower *t, const uint8_t *rgb, int grid_h, int grid_w,
+                   struct error *e);
+/* Computes the patches, a layer, or the last merger. Returns 1 if more steps follow, 0 at the end; rows [tokens,
+ * tower_row_floats()] is complete then. Otherwise the code of an operation's error. */
+int tower_run_step(struct tower_run *r, struct exec *x, float *rows);
+void tower_run_close(struct tower_run *r);

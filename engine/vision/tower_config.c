@@ -1,0 +1,112 @@
+#include "engine/vision/tower_config.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/file.h"
+
+void tower_fail(struct tower_reader *r, const char *why) {
+    if (!r->rc)
+        r->rc = error_set(r->e, ERR_MODEL, "%s: vision_config: %s, which hearth does not support", r->what, why);
+}
+
+int64_t tower_int(struct tower_reader *r, const char *key, int64_t none, int64_t min, int64_t max) {
+    const struct json *j = json_get(r->root, key);
+    const int64_t v = j && j->type != JSON_NULL ? json_int(j, min - 1) : none;
+    char text[128];
+    if (v >= min && v <= max) return v;
+    snprintf(text, sizeof text, "'%s' is not a whole number of %lld to %lld", key, (long long)min, (long long)max);
+    tower_fail(r, text);
+    return min;
+}
+
+int tower_ints(struct tower_reader *r, const char *key, const int64_t *none, int n_none, int *out, int most) {
+    const struct json *j = json_get(r->root, key);
+    char text[128];
+    for (int i = 0; i < n_none && !j; i++) out[i] = (int)none[i];
+    if (!j) return n_none;
+    if (j->type != JSON_ARRAY || j->n > (uint32_t)most) {
+        snprintf(text, sizeof text, "'%s' is not a list of at most %d numbers", key, most);
+        tower_fail(r, text);
+        return 0;
+    }
+    for (uint32_t i = 0; i < j->n; i++) {
+        const int64_t v = json_int(&j->items[i], -1);
+        out[i] = v < 0 || v > 1 << 20 ? -1 : (int)v;
+    }
+    return (int)j->n;
+}
+
+void tower_word(struct tower_reader *r, const char *key, const char *text) {
+    const struct json *j = json_get(r->root, key);
+    char why[128];
+    if (!j || json_is(j, text)) return;
+    snprintf(why, sizeof why, "'%s' is not '%s'", key, text);
+    tower_fail(r, why);
+}
+
+/* --- preprocessor_config.json ------------------------------------------------------------------ */
+
+static int fail(const char *path, const char *why, struct error *e) {
+    return error_set(e, ERR_MODEL, "%s: %s", path, why);
+}
+
+static int read_channels(const struct json *j, const char *path, const char *key, double *out, struct error *e) {
+    char text[96];
+    if (!j) return 0;
+    bool is_list = j->type == JSON_ARRAY && j->n == 3;
+    for (uint32_t i = 0; i < 3 && is_list; i++) {
+        out[i] = json_num(&j->items[i], -1);
+        is_list = out[i] >= 0 && out[i] < 1e6;
+    }
+    if (is_list) return 0;
+    snprintf(text, sizeof text, "'%s' is not a list of three numbers", key);
+    return fail(path, text, e);
+}
+
+static int read_processor(struct tower_config *c, const struct json *root, const char *path, struct error *e) {
+    static const char *const on[] = {"do_resize", "do_rescale", "do_normalize", "do_convert_rgb"};
+    const struct json *size = json_get(root, "size"), *least = json_get(size, "shortest_edge"),
+                      *most = json_get(size, "longest_edge");
+    const int64_t resample = json_int(json_get(root, "resample"), 3);
+    if (!least) least = json_get(root, "min_pixels");
+    if (!most) most = json_get(root, "max_pixels");
+    c->limits.min_pixels = json_num(least, c->limits.min_pixels);
+    c->limits.max_pixels = json_num(most, c->limits.max_pixels);
+    c->rescale = json_num(json_get(root, "rescale_factor"), c->rescale);
+    TRY(read_channels(json_get(root, "image_mean"), path, "image_mean", c->mean, e));
+    TRY(read_channels(json_get(root, "image_std"), path, "image_std", c->std, e));
+    for (size_t i = 0; i < sizeof on / sizeof *on; i++)
+        if (!json_bool(json_get(root, on[i]), true)) return fail(path, "it leaves out a step that hearth does", e);
+    if (json_int(json_get(root, "patch_size"), c->patch) != c->patch ||
+        json_int(json_get(root, "merge_size"), c->merge) != c->merge ||
+        json_int(json_get(root, "temporal_patch_size"), c->temporal) != c->temporal)
+        return fail(path, "sizes of patches differ from those in config.json", e);
+    if (!(c->limits.min_pixels >= 1 && c->limits.max_pixels >= c->limits.min_pixels && c->limits.max_pixels <= 1 << 28))
+        return fail(path, "limits of pixels ('size') that no image can keep", e);
+    if (!(c->std[0] > 0 && c->std[1] > 0 && c->std[2] > 0 && c->rescale > 0))
+        return fail(path, "'image_std' and 'rescale_factor' must be above 0", e);
+    if (resample != 2 && resample != 3) return fail(path, "'resample' is neither 2 (bilinear) nor 3 (bicubic)", e);
+    c->filter = resample == 2 ? RESAMPLE_BILINEAR : RESAMPLE_BICUBIC;
+    return 0;
+}
+
+int tower_read_processor(struct tower_config *c, const char *dir, struct error *e) {
+    enum { MOST_BYTES = 1 << 20 };
+    char path[4096], *text = NULL;
+    size_t n;
+    struct arena a = {0};
+    struct json root;
+    c->limits = (struct resample_limits){.factor = c->patch * c->merge, .min_pixels = 65536, .max_pixels = 16777216};
+    c->filter = RESAMPLE_BICUBIC;
+    c->rescale = 1 / 255.0;
+    for (int i = 0; i < 3; i++) c->mean[i] = c->std[i] = 0.5;
+    TRY(file_join(path, sizeof path, dir, "preprocessor_config.json", e));
+    if (!file_exists(path)) return 0; /* what the published models have */
+    int rc = file_read(path, MOST_BYTES, &text, &n, e);
+    if (!rc) rc = json_parse(&a, text, n, JSON_PYTHON, path, &root, e);
+    if (!rc) rc = read_processor(c, &root, path, e);
+    arena_free(&a);
+    mem_free(text);
+    return rc;
+}
