@@ -29,10 +29,20 @@ static bool reads_stdin(const struct app *a, const struct opt_value *files) {
     return true;
 }
 
-/* Reads stdin into text; a blank one counts as empty, except with --raw. */
-static int read_stdin(const struct app *a, struct buf *text, struct error *e) {
+/* Reads stdin into text, or adds it to images at byte `at` of the prompt. A blank text counts as empty, except with
+ * --raw. */
+static int read_stdin(const struct app *a, struct buf *text, struct image_files *images, size_t at, struct error *e) {
     struct buf in = {0};
+    char size[32];
     int rc = input_stdin(&in, e);
+    if (!rc && !a->opts.v[OPT_RAW].on && engine_image_kind(in.data, in.len)) {
+        rc = image_files_add(images, at, "stdin", in.data, in.len) ? error_set(e, ERR_MEMORY, "stdin: no memory") : 0;
+        if (!rc)
+            report_note("attached stdin as an image (%s); --no-stdin ignores it",
+                        amount_bytes(in.len, size, sizeof size));
+        buf_free(&in);
+        return rc;
+    }
     if (!rc && !a->opts.v[OPT_RAW].on) rc = input_check_text("stdin", &in, true, e);
     if (!rc) rc = input_clean_text("stdin", &in, text, e);
     buf_free(&in);
@@ -58,7 +68,7 @@ int input_prompt(struct app *a, struct buf *out, size_t *n_document, struct imag
     if (p && !p_is_stdin && (raw || !is_blank(p, strlen(p)))) given = (struct buf){.data = (char *)p, .len = strlen(p)};
     int rc = add_files(&v[OPT_FILE], out, images, e);
     *n_document = out->len;
-    if (!rc && (p_is_stdin || reads_stdin(a, &v[OPT_FILE]))) rc = read_stdin(a, &text, e);
+    if (!rc && (p_is_stdin || reads_stdin(a, &v[OPT_FILE]))) rc = read_stdin(a, &text, images, out->len, e);
     if (!rc && text.len) {
         buf_add(out, text.data, text.len);
         if (given.len || !v[OPT_FILE].n_items) *n_document = out->len;
@@ -74,6 +84,8 @@ int input_prompt(struct app *a, struct buf *out, size_t *n_document, struct imag
     if (rc) return rc;
     if (out->failed) return error_set(e, ERR_MEMORY, "no memory");
     if (asked && out->len) return 0;
+    if (!v[OPT_FILE].n_items && images->n)
+        return error_set(e, ERR_USAGE, "an image but no question: give one with -p TEXT");
     return error_set(e, ERR_USAGE,
                      v[OPT_FILE].n_items ? "files but no question: give one with -p TEXT"
                                          : "no prompt: give one with -p TEXT or on stdin");

@@ -56,6 +56,22 @@ class Images(driver.ChatCase):
         self.assertNotEqual(both, self.answer("other.png", "wide.png")[0])
         self.assertEqual(both, self.answer("wide.png", "other.png")[0])
 
+    def test_a_pipe_carries_a_picture(self):
+        want = self.answer("wide.png")[0]
+        with open(self.path("wide.png"), "rb") as f:
+            data = f.read()
+        ask = ("-m", self.eyes, *GREEDY)
+        rc, out, err = self.run_bin(*ask, "-p", "What is this?", data=data)
+        self.assertEqual((rc, out, "attached stdin as an image" in err), (0, want, True), err)
+        rc, out, err = self.run_bin(*ask, "-f", "-", "-p", "What is this?", data=data)
+        self.assertEqual((rc, out), (0, want), err)
+        rc, out, err = self.run_bin(*ask, data=data)
+        self.assertEqual((rc, out), (2, b""))
+        self.assertIn("an image but no question", err)
+        rc, out, err = self.run_bin(*ask, "-p", "x", data=data[:200])
+        self.assertEqual((rc, out), (1, b""))
+        self.assertIn("stdin: damaged PNG image", err)
+
     def test_a_file_is_recognised_by_its_content(self):
         os.rename(self.path("wide.png"), self.path("notes.txt"))
         self.put("photo.png", b"Only text.\n")
