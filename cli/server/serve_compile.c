@@ -1,6 +1,7 @@
-/* Grammars of --serve: the schemas, patterns and grammars of requests are compiled on threads of their own, so that one
- * that takes long delays no connection and no other answer. Clients are served round-robin, each with one thread at a
- * time. A thread runs at full priority for a moment, then gives way to the threads that compute. */
+/* Grammars and images of --serve: the schemas, patterns and grammars of requests are compiled, and images are decoded,
+ * on threads of their own, so that one that takes long delays no connection and no other answer. Clients are served
+ * round-robin, each with one thread at a time. A thread runs at full priority for a moment, then gives way to the
+ * threads that compute. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stddef.h>
@@ -20,6 +21,7 @@ enum {
     FAST_MS = 50,            /* of a job, and in total until it is earned again, at full priority */
     FAST_SHARE = 50,         /* one of this many seconds is earned */
     NICE = 15,               /* afterwards */
+    NICE_IMAGES = 5,         /* the same, of images, whose time is bounded by their size */
     STACK_BYTES = 16 << 20,  /* of a thread: expressions within expressions are compiled recursively */
 };
 
@@ -27,6 +29,7 @@ struct compile_job {
     struct fair_entry queue_entry; /* its client and, while it waits, its place in the queue */
     struct compile_job *next;      /* in server->jobs, while it has a thread */
     struct http_request *request;
+    enum serve_compile_what what;
     struct server *server;
     serve_compile_done *on_done;
     pthread_t thread;
@@ -52,12 +55,17 @@ static void give_way(struct compile_job *j) {
     if (j->is_nice || used_s() < j->fast_s) return;
     j->is_nice = true;
     const int own = getpriority(PRIO_PROCESS, 0);
-    error_ignore(setpriority(PRIO_PROCESS, (id_t)gettid(), own + NICE)); /* without it others are only slower */
+    error_ignore(
+        setpriority(PRIO_PROCESS, (id_t)gettid(), own + (j->what == COMPILE_IMAGES ? NICE_IMAGES : NICE))); /* without
+                                                                                                               it others
+                                                                                                               are only
+                                                                                                               slower */
 }
 
 static bool may_go_on(void *ctx) {
     struct compile_job *j = ctx;
-    const int limit_s = atomic_load(&j->server->n_compile_waiting) ? LIMIT_WHEN_OTHERS_S : LIMIT_S;
+    const bool is_short = j->what == COMPILE_GRAMMAR && atomic_load(&j->server->n_compile_waiting);
+    const int limit_s = is_short ? LIMIT_WHEN_OTHERS_S : LIMIT_S;
     give_way(j);
     if (clock_now() - j->began_s > limit_s * 1e-3 * (double)test_limits_get(TEST_LIMIT_SERVE_SECOND_MS, 1000))
         j->late_s = limit_s;
@@ -67,6 +75,9 @@ static bool may_go_on(void *ctx) {
 static int compile_request(struct compile_job *j, struct error *e) {
     const struct effort_guard guard = {may_go_on, j};
     struct api_request *r = &j->request->request;
+    if (j->what == COMPILE_IMAGES)
+        return prompt_images_open(j->request->model->app, &r->template_input, may_go_on, j, &j->request->prompt.images,
+                                  e);
     if (j->makes_trie) TRY(token_trie_open(&j->trie, j->request->model->app->tokenizer, e));
     if (r->text_source.text) { /* for its own message: within the whole it has no name */
         struct source_grammars text;
@@ -82,7 +93,10 @@ static void *run_job(void *job) {
     give_way(j);
     j->rc = compile_request(j, &j->error);
     j->used_s = used_s();
-    if (j->rc && j->late_s == LIMIT_S)
+    if (j->rc && j->late_s && j->what == COMPILE_IMAGES)
+        j->rc = error_set(&j->error, ERR_USAGE,
+                          "the images take longer than %d s to decode; send fewer or smaller ones", j->late_s);
+    else if (j->rc && j->late_s == LIMIT_S)
         j->rc = error_set(&j->error, ERR_USAGE,
                           "%s: too complex: compiling it takes longer than %d s; use fewer alternatives within "
                           "alternatives, or shorter patterns",
@@ -135,11 +149,12 @@ static int start_thread(struct compile_job *j) {
 static void end_job(struct compile_job *j) {
     struct http_request *x = j->request;
     serve_compile_done *done = j->on_done;
+    const bool is_grammar = j->what == COMPILE_GRAMMAR;
     struct error e = j->error;
     const int rc = j->rc;
     x->job = NULL;
     mem_free(j);
-    if (!rc) x->request.source.compiled = &x->grammars;
+    if (!rc && is_grammar) x->request.source.compiled = &x->grammars;
     done(x, rc, &e);
 }
 
@@ -154,21 +169,25 @@ static void start_jobs(struct server *s) {
         atomic_fetch_sub(&s->n_compile_waiting, 1);
         j->began_s = clock_now();
         j->fast_s = take_fast_time(s, j->began_s);
-        j->makes_trie = !j->request->model->app->trie;
+        j->makes_trie = j->what == COMPILE_GRAMMAR && !j->request->model->app->trie;
         j->next = s->jobs;
         s->jobs = j;
         if (!start_thread(j)) continue;
         s->jobs = j->next;
-        j->rc = error_set(&j->error, ERR_MEMORY, "no thread to compile the format of the answer");
+        j->rc = error_set(&j->error, ERR_MEMORY,
+                          j->what == COMPILE_IMAGES ? "no thread to decode images"
+                                                    : "no thread to compile the format of the answer");
         end_job(j);
     }
 }
 
-int serve_compile(struct http_request *x, uint64_t client, serve_compile_done *on_done, struct error *e) {
+int serve_compile(struct http_request *x, enum serve_compile_what what, uint64_t client, serve_compile_done *on_done,
+                  struct error *e) {
     struct server *s = x->server;
     struct compile_job *j = x->job = mem_calloc(1, sizeof *j);
     if (!j) return error_set(e, ERR_MEMORY, "no memory");
     j->request = x;
+    j->what = what;
     j->server = s;
     j->on_done = on_done;
     x->state = HTTP_REQUEST_COMPILING;

@@ -111,6 +111,12 @@ static enum MHD_Result load(struct http_request *x) {
     return MHD_YES;
 }
 
+static enum MHD_Result wait_for_images(struct http_request *x) {
+    if (x->state == HTTP_REQUEST_REFUSED) return send_error(x, &x->refused);
+    suspend_until_woken(x);
+    return MHD_YES;
+}
+
 static enum MHD_Result on_answer(struct http_request *x) {
     struct error e;
     if (x->state == HTTP_REQUEST_LOADING) {
@@ -119,8 +125,10 @@ static enum MHD_Result on_answer(struct http_request *x) {
         return MHD_YES;
     }
     if (x->state == HTTP_REQUEST_READING) {
-        if (x->server->stopping) e = (struct error){.code = ERR_MEMORY, .text = "the server is shutting down"};
-        else if (!serve_enqueue(x, &e)) {
+        const int rc =
+            x->server->stopping ? error_set(&e, ERR_MEMORY, "the server is shutting down") : serve_read(x, &e);
+        if (rc > 0) return wait_for_images(x);
+        if (!rc && !serve_enqueue(x, &e)) {
             if (x->request.load_only) return load(x);
             if (x->state == HTTP_REQUEST_REFUSED) return send_error(x, &x->refused);
             if (x->request.stream && x->state == HTTP_REQUEST_ANSWERING) return start_stream(x);
@@ -183,7 +191,9 @@ static enum MHD_Result on_stop(struct http_request *x) {
 static enum MHD_Result reply_tokens(struct http_request *x, const char *name) {
     struct buf b = {0};
     struct error e;
-    if (serve_make_prompt(x, &e)) return send_error(x, &e);
+    const int rc = serve_read(x, &e);
+    if (rc > 0) return wait_for_images(x);
+    if (rc || serve_make_prompt(x, &e)) return send_error(x, &e);
     buf_fmt(&b, "{\"%s\": %zu}\n", name, x->prompt.ids.n);
     return send_reply(x, 200, &b);
 }

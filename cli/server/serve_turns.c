@@ -130,9 +130,6 @@ static void note_skipped_tool(struct server *s, const struct json *type) {
 
 int serve_make_prompt(struct http_request *x, struct error *e) {
     struct app *a = x->model->app;
-    TRY(x->protocol->parse(&x->request, x->body.data ? x->body.data : "", x->body.len, a->template,
-                           a->opts.v[OPT_STRICT].on, e));
-    TRY(check_model(x, e));
     if (x->request.load_only) return 0;
     if (x->request.skipped_tool) note_skipped_tool(x->server, x->request.skipped_tool);
     if (x->request.raw_prompt) return make_raw_prompt(x, e);
@@ -245,7 +242,29 @@ int serve_enqueue(struct http_request *x, struct error *e) {
     x->n_prompt = x->prompt.ids.n;
     x->document_dropped = x->prompt.document_dropped;
     x->prompt.document_dropped = false; /* a note for the client, not for the server's terminal */
-    return x->request.has_source ? serve_compile(x, client_of(x), on_compiled, e) : queue_choices(x, e);
+    return x->request.has_source ? serve_compile(x, COMPILE_GRAMMAR, client_of(x), on_compiled, e)
+                                 : queue_choices(x, e);
+}
+
+static void on_images(struct http_request *x, int rc, const struct error *e) {
+    if (!x->conn) return serve_request_free(x);
+    if (x->server->stopping || rc == ERR_CANCELLED) return refuse(x, ERR_MEMORY, shutting_down);
+    if (rc) return refuse(x, rc == ERR_RUNTIME ? ERR_USAGE : rc, e->text);
+    x->state = HTTP_REQUEST_READING;
+    serve_connection_wake(x);
+}
+
+int serve_read(struct http_request *x, struct error *e) {
+    struct app *a = x->model->app;
+    if (x->is_parsed) return 0;
+    TRY(x->protocol->parse(&x->request, x->body.data ? x->body.data : "", x->body.len, a->template,
+                           a->opts.v[OPT_STRICT].on, e));
+    TRY(check_model(x, e));
+    x->is_parsed = true;
+    if (x->request.load_only || x->request.raw_prompt || !prompt_images_any(&x->request.template_input)) return 0;
+    if (!a->engine) TRY(a->backend->open_engine(a, e));
+    const int rc = serve_compile(x, COMPILE_IMAGES, client_of(x), on_images, e);
+    return rc ? rc : 1;
 }
 
 /* --- sessions --------------------------------------------------------------------------------- */

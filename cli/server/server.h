@@ -93,7 +93,7 @@ struct http_choice {
 enum http_request_state {
     HTTP_REQUEST_READING,   /* or its model's tokenizer and template are being opened */
     HTTP_REQUEST_LOADING,   /* it asks for nothing but that its model is open */
-    HTTP_REQUEST_COMPILING, /* the grammar of its answer */
+    HTTP_REQUEST_COMPILING, /* the grammar of its answer, or opening its images, after which it is READING again */
     HTTP_REQUEST_REFUSED,   /* by http_request.refused */
     HTTP_REQUEST_ANSWERING,
     HTTP_REQUEST_DONE
@@ -124,7 +124,8 @@ struct http_request {
     /* first_chunk_made, last_chunk_made: the beginning and the end of the stream are formatted */
     bool suspended, hung_up, first_chunk_made, last_chunk_made;
     struct api_request request;
-    struct compile_job *job;         /* compiles the grammar of the answer; NULL: none */
+    bool is_parsed;                  /* request is what the body says */
+    struct compile_job *job;         /* compiles the grammar of the answer, or opens images; NULL: none */
     struct source_grammars grammars; /* of the answer */
     struct error refused;
     struct api_answer answer;
@@ -218,7 +219,10 @@ size_t serve_unescape(void *unused, struct MHD_Connection *c, char *text);
 void serve_completed(void *server, struct MHD_Connection *c, void **state, enum MHD_RequestTerminationCode why);
 
 /* serve_turns.c: requests, sessions and their turns */
-int serve_make_prompt(struct http_request *x, struct error *e); /* parses the body and makes the prompt */
+/* Parses the body, and opens the images in it on a thread, which can take seconds. Returns 1 then: the request is woken
+ * when they are open, for another call, which returns 0; or refused. */
+int serve_read(struct http_request *x, struct error *e);
+int serve_make_prompt(struct http_request *x, struct error *e); /* after serve_read has returned 0 */
 /* the same, and queues it for a session, unless it is load_only */
 int serve_enqueue(struct http_request *x, struct error *e);
 void serve_handle_event(struct server *s, const struct engine_event *event);
@@ -231,11 +235,13 @@ void serve_drop_request(struct http_request *x);                         /* its 
 void serve_request_free(struct http_request *x);
 int serve_request_tokens(const struct http_request *x); /* generated so far */
 
-/* serve_compile.c: compiles the grammars of answers on threads of their own */
+/* serve_compile.c: compiles the grammars of answers, and opens images, on threads of their own */
 int serve_compile_open(struct server *s, struct error *e);
 /* Starts the job of a request; on_done() follows, maybe before this returns, with the job's result. */
 typedef void serve_compile_done(struct http_request *x, int rc, const struct error *e);
-int serve_compile(struct http_request *x, uint64_t client, serve_compile_done *on_done, struct error *e);
+enum serve_compile_what { COMPILE_GRAMMAR, COMPILE_IMAGES };
+int serve_compile(struct http_request *x, enum serve_compile_what what, uint64_t client, serve_compile_done *on_done,
+                  struct error *e);
 void serve_compile_finish(struct server *s); /* takes the results of jobs that are done, and starts others */
 /* Cancels the job of a request. True: its thread still uses the request, which the job then frees if it has no
  * connection, or refuses. */

@@ -120,7 +120,7 @@ static int check_length(const struct json *conv, struct error *e) {
 static int render_local(struct app *a, const struct json *conv, struct prompt *out, struct error *e) {
     struct text text = {0};
     int rc = check_length(conv, e);
-    if (!rc) rc = prompt_images_open(a, conv, &out->images, e);
+    if (!rc && !out->images.n) rc = prompt_images_open(a, conv, NULL, NULL, &out->images, e);
     if (!rc) rc = chat_template_render_prompt(a->template, conv, &text, e);
     if (rc) return rc;
     rc = tokenizer_encode_text(a->tokenizer, &text, &out->ids, e);

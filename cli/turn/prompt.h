@@ -11,7 +11,7 @@ struct json;
 
 struct prompt {
     struct ids ids;
-    struct prompt_images images; /* whose ids are among those above */
+    struct prompt_images images; /* whose ids are among those above; opened before, or by prompt_from_json */
     struct buf tail;             /* end of the rendered text: it may open a thinking block */
     int n_shareable;             /* length of the shareable prefix, in tokens (request.n_shared) */
     struct buf body;             /* for an attached or remote engine, instead of ids: members of a request */

@@ -48,18 +48,37 @@ static int open_part(struct app *a, const struct json *part, struct prompt_image
     return rc;
 }
 
-int prompt_images_open(struct app *a, const struct json *conv, struct prompt_images *out, struct error *e) {
+/* Calls fn for each image of a conversation until it returns other than 0, and returns that. */
+static int for_each_part(const struct json *conv, int (*fn)(void *ctx, const struct json *part), void *ctx) {
     const struct json *list = json_get(conv, "messages");
-    prompt_images_free(out);
     for (uint32_t i = 0; list && list->type == JSON_ARRAY && i < list->n; i++) {
         const struct json *parts = json_get(&list->items[i], "content");
-        for (uint32_t k = 0; parts && parts->type == JSON_ARRAY && k < parts->n; k++) {
-            if (!json_is(json_get(&parts->items[k], "type"), "image")) continue;
-            if (!a->engine) TRY(a->backend->open_engine(a, e));
-            TRY(open_part(a, &parts->items[k], out, e));
-        }
+        for (uint32_t k = 0; parts && parts->type == JSON_ARRAY && k < parts->n; k++)
+            if (json_is(json_get(&parts->items[k], "type"), "image")) TRY(fn(ctx, &parts->items[k]));
     }
     return 0;
+}
+
+static int is_part(void *ctx, const struct json *part) { return 1; }
+bool prompt_images_any(const struct json *conv) { return for_each_part(conv, is_part, NULL); }
+
+struct opening {
+    struct app *app;
+    bool (*may_go_on)(void *ctx);
+    void *ctx;
+    struct prompt_images *out;
+    struct error *error;
+};
+static int open_next(void *ctx, const struct json *part) {
+    struct opening *o = ctx;
+    if (o->may_go_on && !o->may_go_on(o->ctx)) return error_set(o->error, ERR_CANCELLED, "stopped");
+    if (!o->app->engine) TRY(o->app->backend->open_engine(o->app, o->error));
+    return open_part(o->app, part, o->out, o->error);
+}
+int prompt_images_open(struct app *a, const struct json *conv, bool (*may_go_on)(void *ctx), void *ctx,
+                       struct prompt_images *out, struct error *e) {
+    prompt_images_free(out);
+    return for_each_part(conv, open_next, &(struct opening){a, may_go_on, ctx, out, e});
 }
 
 int prompt_images_place(const struct app *a, struct prompt_images *images, struct ids *ids, struct error *e) {

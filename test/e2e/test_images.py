@@ -6,6 +6,8 @@ import json
 import os
 import struct
 import sys
+import threading
+import time
 import unittest
 import zlib
 
@@ -212,6 +214,29 @@ class Images(driver.ChatCase):
         status, _, text = blind.request("POST", path, body)
         self.assertEqual(status, 400)
         self.assertIn("cannot read images", text.decode())
+
+    def test_decoding_delays_no_other_request(self):
+        """Images that take seconds to decode, and then turn out to be followed by a damaged one."""
+        width = 6000
+        flat = eyes.png(width, width, [bytes(width // 8)] * width, colour=0, depth=1)
+        big, cut = (base64.b64encode(d).decode() for d in (flat, flat[:-40]))
+        s = self.served()
+        parts = [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{d}"}} for d in [big] * 2 + [cut]]
+        for path, ask in (("/v1/chat/completions", {}), ("/v1/messages/count_tokens", {"model": "eyes"})):
+            got = []
+            body = {"messages": [{"role": "user", "content": parts if not ask else [
+                {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": d}} for d in [big] * 2 + [cut]]}], **ask}
+            sender = threading.Thread(target=lambda: got.append(s.request("POST", path, body)))
+            sender.start()
+            answered = 0
+            while sender.is_alive():
+                s.status()
+                answered += not got
+                time.sleep(0.01)
+            status, _, text = got[0]
+            self.assertEqual(status, 400, text)
+            self.assertIn(b"damaged PNG image", text)
+            self.assertGreater(answered, 3)
 
     def test_the_cache_tells_pictures_apart(self):
         """Two pictures with as many tokens: neither shares what the other has left in the caches, and each gives what it gives alone."""

@@ -203,6 +203,8 @@ change("calls-cut", "a cut call whose beginning was sent is text, too", "e2e_ser
 change("calls-parted", "half of a surrogate pair is not joined with the other one", "unit_tools", ("tokenizer/chat/json_pieces.c", "(n == 6 && !is_half(s))", "n == 6"))
 change("calls-meta", "any object beside a call's name is its arguments", "unit_tools", ("tokenizer/chat/tool_stream.c", "if (last && (raw || is_text(last, written)) && continues(t, &parsed)) {", "if (last && continues(t, &parsed)) {"))
 change("headers-kept", "a header before the system prompt stays", "e2e_apis", ("cli/server/api_messages.c", "out.items++, out.n--;", "break;"))
+change("images-thread", "the server decodes images while others wait", "e2e_images", ("cli/server/serve_turns.c", "if (x->request.load_only || x->request.raw_prompt || !prompt_images_any", "if (1 || x->request.load_only || x->request.raw_prompt || !prompt_images_any"))
+change("images-stdin", "an image on standard input is no text, and refused", "e2e_images", ("cli/turn/input_prompt.c", "if (!rc && !a->opts.v[OPT_RAW].on && engine_image_kind", "if (0 && engine_image_kind"))
 change("compile-fair", "one client's schemas take all threads that compile", "e2e_serve", ("cli/server/serve_compile.c", "if (j->queue_entry.client == t->client) return false;", "if (!j) return false;"))
 change("compile-cancel", "a schema is compiled on when its client has gone", "e2e_serve", ("cli/server/serve_compile.c", "return !j->late_s && !atomic_load(&j->cancelled);", "return !j->late_s;"))
 change("compile-stop", "a server that ends says that a schema was stopped", "e2e_serve", ("cli/server/serve_turns.c", "else if (x->server->stopping || rc == ERR_CANCELLED) refuse", "else if (!x) refuse"))
