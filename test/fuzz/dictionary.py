@@ -25,6 +25,11 @@ def little_endian():
     return whole + [struct.pack(form, x) for form in ("<f", "<d") for x in (float("inf"), float("nan"), -0.0, 1e-40)] + [struct.pack("<d", 1e308)]
 
 
+def big_endian():
+    """As words of 2 and 4 bytes."""
+    return [struct.pack(">I", n % 2**32) for n in INTEGERS if -2**31 <= n < 2**32] + [struct.pack(">H", n % 2**16) for n in INTEGERS if -2**15 <= n < 2**16]
+
+
 def varints():
     """As Protocol Buffers write them: seven bits a byte."""
     out = []
@@ -50,6 +55,7 @@ FORMS = {
     "line": [],  # bytes from a terminal
     "machine": [text],
     "mcp": [text],
+    "picture": [big_endian, little_endian],
     "render": [],  # text
     "request": [text],
     "roundtrip": [],  # text
