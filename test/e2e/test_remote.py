@@ -303,7 +303,8 @@ class Remote(Case):
         self.assertEqual((body["response_format"]["json_schema"]["schema"], body["chat_template_kwargs"]), ({"type": "object"}, {"colour": 1}))
         with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "man", "hearth.1"), encoding="utf-8") as f:
             page = f.read()
-        page = page[page.index(".It as messages"):page.index(".Sh STRUCTURED ANSWERS")]
+        page = page[page.index(".It as messages"):]
+        page = page[:page.index("\n.Sh ")]
         passed, refused = page[:page.index(".It not, and refused")], page[page.index(".It not, and refused"):]
         for name in set(given) - {name for name in given if name.startswith("dry-")}:
             self.assertIn(f"-{name}", passed)
