@@ -28,6 +28,10 @@ int prompt_images_add(struct app *a, const char *name, const struct buf *bytes, 
     const struct engine_image_info i = engine_image_info(image);
     log_say(LOG_INFO, "%s: %d x %d pixels, %d tokens", name, i.width, i.height, i.tokens);
     out->v[out->n++] = (struct request_image){.image = image};
+    out->n_tokens += i.tokens;
+    if (a->info->context && out->n_tokens > a->info->context) /* each has memory for its pixels */
+        return error_set(e, ERR_CONTEXT, "prompt is too long: %zu image%s of %d tokens, the context holds %d", out->n,
+                         out->n == 1 ? "" : "s", out->n_tokens, a->info->context);
     return 0;
 }
 

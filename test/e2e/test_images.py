@@ -96,6 +96,13 @@ class Images(driver.ChatCase):
         self.assertEqual(rc, 2)
         self.assertIn("the chat template has places for 0 of 1 images", err)
 
+    def test_pictures_beyond_the_context(self):
+        """They are refused before all of them are decoded."""
+        files = [x for _ in range(9) for x in ("-f", self.path("wide.png"))]
+        rc, out, err = self.run_bin("-m", self.eyes, *files, "-p", "x", "-c", "30")
+        self.assertEqual((rc, out), (4, b""), err)
+        self.assertIn("prompt is too long: 3 images of 36 tokens, the context holds 30", err)
+
     def test_text_that_names_the_placeholder_is_text(self):
         _, said = self.answer("wide.png", question="What does <|image|> mean?", args=("-v",))
         self.assertIn("12 tokens", said)
