@@ -325,8 +325,11 @@ static int open_temporary(struct file_out *o, unsigned mode) {
     size_t n = strlen(o->path);
     for (int tries = 0; tries < 100; tries++) {
         random_name(o->tmp + n + 1, 6);
-        int fd = open(o->tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
-        if (fd >= 0 || errno != EEXIST) return fd;
+        note_pending(NULL, o->tmp); /* before it exists, so that no signal comes between */
+        const int fd = open(o->tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode), why = errno;
+        if (fd >= 0) return fd;
+        note_pending(o->tmp, NULL);
+        if ((errno = why) != EEXIST) return -1;
     }
     return -1;
 }
@@ -381,7 +384,6 @@ int file_out_open(struct file_out *o, const char *given, unsigned mode, struct e
         out_free(o);
         return rc;
     }
-    if (beside) note_pending(NULL, o->tmp);
     if (beside && there) error_ignore(fchmod(o->fd, st.st_mode & mode)); /* fails e.g. on a file system without modes */
     return 0;
 }
