@@ -19,7 +19,7 @@ enum { DRAFT_MAX = 16 }; /* drafted tokens per round */
 
 struct engine_params {         /* zero-initialized: all defaults */
     const char *dir;           /* checkpoint directory, GGUF file or "ember:" */
-    const char *name;          /* what people call the model; NULL: the last component of dir */
+    const char *name;          /* display name of the model; NULL: the last component of dir */
     int context;               /* most tokens of a session; 0: the model's limit */
     int threads;               /* 0: one per physical core, minus one if there are more than two */
     int cpu_level;             /* enum cpu_level + 1; 0: the best level of this CPU */
@@ -68,7 +68,7 @@ void engine_close(struct engine **e); /* cancels running turns and closes all se
 
 struct engine_info {
     const char *model_type; /* as in config.json */
-    const char *name;       /* of the parameters, or the last component of the directory */
+    const char *name;       /* engine_params.name, or the last component of the directory */
     int vocab, n_layers, hidden, n_experts, topk, context, max_context;
     int threads;
     const char *level;  /* "avx512" */
@@ -155,10 +155,10 @@ void engine_image_close(struct engine_image **image);
 struct engine_image_info {
     int width, height; /* pixels of the file, upright */
     int tokens;
-    uint64_t hash; /* of what the model reads of it */
+    uint64_t hash; /* hash of the resized pixels */
 };
 struct engine_image_info engine_image_info(const struct engine_image *image);
-/* The ids [tokens] that stand for the image in a prompt: below 0, and other ones for another image. */
+/* Writes the image's token ids [tokens] in a prompt. They are below 0, and differ between images. */
 void engine_image_ids(const struct engine_image *image, int32_t *out);
 
 int session_open(struct engine *eng, struct session **s, struct error *e);

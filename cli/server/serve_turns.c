@@ -301,7 +301,7 @@ void serve_drop_sessions(struct server *s, const struct serve_model *m) {
         if (s->sessions[i].client->app == m->app) remove_session(s, i);
 }
 
-/* Makes room for a session of a model: closes the idle one of another that was used least recently. */
+/* Makes room for a session of a model: closes the least recently used idle session of another model. */
 static void drop_other_session(struct server *s, const struct serve_model *m) {
     int oldest = -1;
     for (int i = 0; i < s->n_sessions; i++)
@@ -367,7 +367,7 @@ static int add_generated(void *ctx, enum output_kind part, const char *data, siz
     return buf_add(&c->generated[k - 1].text, data, n);
 }
 
-/* What a stream has sent of calls stays, also if a limit has cut them, or if the whole is no call. */
+/* Keeps the parts of calls that a stream has sent, even if a limit cut them or they turn out not to be calls. */
 static int keep_sent_calls(struct http_choice *c) {
     size_t n;
     if (!c->n_calls_begun || tool_stream_agrees(c->tool_stream, &c->calls)) return 0;
@@ -465,7 +465,7 @@ static int begin_turn(struct http_choice *c, struct serve_session *k, struct err
                         .flags = flags,
                         .wants_logprobs = x->request.logprobs,
                         .n_top_logprobs = x->request.n_top_logprobs};
-    TRY(check_length(x, e)); /* what the file says may not be what the engine has */
+    TRY(check_length(x, e)); /* the engine's context may differ from the one in the file */
     open_sampling(x->model->app, &s->app->opts, &q.sampling);
     api_override_sampling(&x->request, c->index, &q.sampling);
     if (x->request.has_source) x->prompt.source = &x->request.source;

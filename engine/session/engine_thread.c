@@ -117,7 +117,7 @@ static bool run_round(struct engine *eng) {
     else if (r.task || r.prefill) eng->decode_lead_s = r.n_decoding ? fmax(eng->decode_lead_s - t, -t) : 0;
     if (r.n_batch) tpot_batch_done(eng, r.n_decoding, eng->n_batch_tokens, t);
     else if (r.prefill && !r.task && r.n_decoding) tpot_charge(eng, eng->tpot.unit_s = t);
-    prefill_queue_emit_progress(eng);
+    if (r.prefill_active) prefill_queue_emit_progress(eng);
     return true;
 }
 

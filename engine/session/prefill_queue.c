@@ -197,6 +197,12 @@ static int begin_turn(struct session *s, struct error *e) {
     return begin_driver(s, driver, e);
 }
 
+/* The share of a prefill's work that is done. */
+static double done_share(const struct prefill_run *run) {
+    const double total = run->driver ? atomic_load(&run->job.total) : 0;
+    return total > 0 ? atomic_load(&run->job.done) / total : 0;
+}
+
 /* Seconds that a prefill took so far, without the time of newer ones that it waited for. */
 static double own_seconds(const struct prefill_run *run) {
     return run->driver == &prefill_mode_cpu ? run->thread_s : clock_now() - run->began - run->lost_s;
@@ -331,9 +337,9 @@ void prefill_queue_emit_progress(struct engine *eng) {
     pthread_mutex_lock(&eng->lock);
     for (struct session *s = eng->prefilling; s; s = s->prefill.below) {
         struct prefill_run *run = &s->prefill;
-        const double total = run->driver && !run->is_abandoned ? atomic_load(&run->job.total) : 0;
-        if (!(total > 0) || now - run->progress_emitted < 0.1 || s->n_answered) continue;
-        const double share = atomic_load(&run->job.done) / total;
+        const bool has_begun = run->driver && !run->is_abandoned && atomic_load(&run->job.total) > 0;
+        if (!has_begun || now - run->progress_emitted < 0.1 || s->n_answered) continue;
+        const double share = done_share(run);
         const int n_new = s->n_tokens - s->stats.cached_tokens;
         run->progress_emitted = now;
         session_emit_progress(s, &(struct event){.kind = EVENT_PROGRESS,
@@ -352,31 +358,26 @@ static struct session *session_of(const struct fair_entry *t) {
     return (struct session *)((char *)t - offsetof(struct session, queue_entry));
 }
 
-/* Whether a queued prompt may be read while others are. It is read on the CPU. */
+/* Whether a queued prompt may be read while others are. It is read on the CPU then. */
 static bool may_pass(const void *engine, const struct fair_entry *t) {
     const struct engine *eng = engine;
     const struct session *s = session_of(t);
-    struct policy_pass_in in = {.expected_s = -1};
+    struct policy_pass_in in = {.n = s->n_tokens - s->n_kv, .expected_s = -1};
     if (s->hold != HOLD_NONE) return false; /* its last prefill has not stopped */
     if (s->n_images) return false;          /* the time of the tower is not expected */
+    if (eng->is_calibrated)
+        in.expected_s =
+            cost_prefill(&eng->cost, &eng->cost_model,
+                         &(struct cost_prefill){.mode = PREFILL_CPU, .n = in.n, .pos = s->n_kv, .ranks = 1});
     for (const struct session *o = eng->prefilling; o; o = o->prefill.below) {
         const struct prefill_run *run = &o->prefill;
-        const double total = run->driver && !run->is_abandoned ? atomic_load(&run->job.total) : 0,
-                     share = total > 0 ? atomic_load(&run->job.done) / total : 0;
         if (run->is_refused || !run->driver || run->is_abandoned) return false;
         struct policy_passed p = {.own_s = own_seconds(run),
-                                  .share = share,
+                                  .share = done_share(run),
                                   .expected_s = run->expected_s,
                                   .lost_s = run->lost_s,
                                   .n = run->job.n,
                                   .is_on_cpu = run->driver == &prefill_mode_cpu};
-        if (o == eng->prefilling) {
-            in.n = s->n_tokens - s->n_kv;
-            if (eng->is_calibrated)
-                in.expected_s =
-                    cost_prefill(&eng->cost, &eng->cost_model,
-                                 &(struct cost_prefill){.mode = PREFILL_CPU, .n = in.n, .pos = s->n_kv, .ranks = 1});
-        }
         if (!policy_may_pass(&in, &p)) return false;
     }
     return true;

@@ -3,6 +3,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "engine/layer/rows.h"
+
 enum { CHUNK = 512 }; /* rows of a product: what lies between two products of an FFN is not stored for all patches */
 
 static int n_patches(const struct tower_run *r) { return r->grid_h * r->grid_w; }
@@ -100,19 +102,9 @@ static int norm(struct exec *x, const struct tower_config *c, const float *w, co
 }
 /* out = GELU of in: the exact one, or its tanh form. out and in do not overlap. */
 static int gelu(struct exec *x, bool is_exact, float *out, const float *in, int n, int m) {
-    if (is_exact)
-        TRY(x->ops->copy(x, &(struct op_copy){.y = out, .x = in, .n = n, .heads = 1, .dim = m, .ldx = m, .ldy = m}));
+    if (is_exact) TRY(rows_copy(x, out, m, in, m, n, m));
     else TRY(x->ops->fill(x, &(struct op_fill){.x = out, .n = n, .m = m, .value = 1}));
-    return x->ops->gate(x, &(struct op_gate){.y = out,
-                                             .g = in,
-                                             .n = n,
-                                             .heads = 1,
-                                             .dim = m,
-                                             .ldy = m,
-                                             .ldg = m,
-                                             .head_ldy = m,
-                                             .head_ldg = m,
-                                             .kind = is_exact ? GATE_NORMAL : GATE_GELU_TANH});
+    return rows_gate(x, out, m, in, m, is_exact ? GATE_NORMAL : GATE_GELU_TANH, n, m);
 }
 
 /* The table's row at a fraction of its side, between two of its rows. The corners of image and table are the same, as

@@ -1,8 +1,8 @@
 #pragma once
-/* The vision tower of a model: what its config says, its weights, and its computation over the operations table. A
- * family is one file that fills a struct tower_config, and a row of tower_families (tower_open.c). The tower turns the
- * patches of one image into rows for the text model. Not here: decoding and resizing (picture.h, resample.h), what a
- * prompt has of an image (image.h), and when the tower runs (session/image_queue.h).
+/* The vision tower of a model: config, weights, and forward pass over the operations table. It turns the patches of an
+ * image into input rows of the text model. To add a family, write a file that fills a struct tower_config, and add a
+ * row to tower_families (tower_open.c). Not here: decoding and resizing (picture.h, resample.h), what a prompt has of
+ * an image (image.h), and when the tower runs (session/image_queue.h).
  *
  * An image has grid_h * grid_w patches of patch * patch pixels. They are ordered by blocks of merge * merge patches,
  * the blocks row by row, which become one row of the text model, a token. */
@@ -23,7 +23,7 @@ struct tower_config {
     int hidden, heads, depth, inter, out;
     int side; /* the table of positions is [side, side, hidden] */
     float eps;
-    double theta;                    /* of the rotation by row and column */
+    double theta;                    /* base of the rotary frequencies */
     int n_deep;                      /* deep mergers: their outputs are added after the text model's first layers */
     int deep_layer[TOWER_DEEP_MOST]; /* the tower's layer that each reads */
     struct tower_names names;
@@ -48,14 +48,14 @@ struct tower {
     struct mat patch;    /* [hidden, 3 * temporal * patch * patch] */
     float *patch_bias;   /* [hidden] */
     float *position;     /* [side * side, hidden] */
-    float pixel[3][256]; /* what a value of each channel becomes */
+    float pixel[3][256]; /* the normalized float of each 8-bit value, by channel */
     struct tower_layer *layers;
     struct tower_merger merger, deep[TOWER_DEEP_MOST];
-    size_t bytes; /* of its tensors */
+    size_t bytes; /* size of all tensors */
 };
 
 struct tower_family {
-    const char *model_type; /* of the whole model's config.json */
+    const char *model_type; /* as in config.json */
     /* Fills c from vision_config; root is the whole config.json. ERR_MODEL names what is wrong. */
     int (*parse)(struct tower_config *c, const struct json *root, const char *what, struct error *e);
 };

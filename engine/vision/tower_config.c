@@ -5,29 +5,12 @@
 
 #include "base/file.h"
 
-void tower_fail(struct tower_reader *r, const char *why) {
-    if (!r->rc)
-        r->rc = error_set(r->e, ERR_MODEL, "%s: vision_config: %s, which hearth does not support", r->what, why);
-}
-
-int64_t tower_int(struct tower_reader *r, const char *key, int64_t none, int64_t min, int64_t max) {
-    const struct json *j = json_get(r->root, key);
-    const int64_t v = j && j->type != JSON_NULL ? json_int(j, min - 1) : none;
-    char text[128];
-    if (v >= min && v <= max) return v;
-    snprintf(text, sizeof text, "'%s' is not a whole number of %lld to %lld", key, (long long)min, (long long)max);
-    tower_fail(r, text);
-    return min;
-}
-
-int tower_ints(struct tower_reader *r, const char *key, const int64_t *none, int n_none, int *out, int most) {
-    const struct json *j = json_get(r->root, key);
-    char text[128];
-    for (int i = 0; i < n_none && !j; i++) out[i] = (int)none[i];
+int tower_ints(struct config_reader *r, const char *key, const int *none, int n_none, int *out, int most) {
+    const struct json *j = config_get(r, key);
+    if (!j) memcpy(out, none, (size_t)n_none * sizeof *out);
     if (!j) return n_none;
     if (j->type != JSON_ARRAY || j->n > (uint32_t)most) {
-        snprintf(text, sizeof text, "'%s' is not a list of at most %d numbers", key, most);
-        tower_fail(r, text);
+        config_fail(r, "'%s' is not a list of at most %d numbers", key, most);
         return 0;
     }
     for (uint32_t i = 0; i < j->n; i++) {
@@ -35,14 +18,6 @@ int tower_ints(struct tower_reader *r, const char *key, const int64_t *none, int
         out[i] = v < 0 || v > 1 << 20 ? -1 : (int)v;
     }
     return (int)j->n;
-}
-
-void tower_word(struct tower_reader *r, const char *key, const char *text) {
-    const struct json *j = json_get(r->root, key);
-    char why[128];
-    if (!j || json_is(j, text)) return;
-    snprintf(why, sizeof why, "'%s' is not '%s'", key, text);
-    tower_fail(r, why);
 }
 
 /* --- preprocessor_config.json ------------------------------------------------------------------ */

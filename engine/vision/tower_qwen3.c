@@ -21,30 +21,35 @@ static const struct tower_names names = {.patch = V "patch_embed.proj",
                                          .deep_fc2 = V "deepstack_merger_list.%d.linear_fc2"};
 
 static int parse(struct tower_config *c, const struct json *root, const char *what, struct error *e) {
-    static const int64_t deep[] = {8, 16, 24};
-    struct tower_reader r = {.root = json_get(root, "vision_config"), .what = what, .e = e};
-    const int64_t positions = tower_int(&r, "num_position_embeddings", 2304, 1, 1 << 20);
-    c->patch = (int)tower_int(&r, "patch_size", 16, 1, 256);
-    c->temporal = (int)tower_int(&r, "temporal_patch_size", 2, 1, 8);
-    c->merge = (int)tower_int(&r, "spatial_merge_size", 2, 1, 16);
-    c->hidden = (int)tower_int(&r, "hidden_size", 1152, 4, 1 << 16);
-    c->heads = (int)tower_int(&r, "num_heads", 16, 1, 1 << 10);
-    c->depth = (int)tower_int(&r, "depth", 27, 1, TOWER_LAYERS_MOST);
-    c->inter = (int)tower_int(&r, "intermediate_size", 4304, 1, 1 << 18);
-    c->out = (int)tower_int(&r, "out_hidden_size", 3584, 1, 1 << 16);
+    static const int deep[] = {8, 16, 24};
+    static const char *const activations[] = {"gelu_pytorch_tanh", NULL};
+    const struct json none = {.type = JSON_OBJECT}, *vision = json_get(root, "vision_config");
+    struct config_reader r = {.root = vision ? vision : &none, .what = what, .family = "vision_config", .e = e};
+    const int positions = config_int(&r, "num_position_embeddings", 2304, 1, 1 << 20);
+    c->patch = config_int(&r, "patch_size", 16, 1, 256);
+    c->temporal = config_int(&r, "temporal_patch_size", 2, 1, 8);
+    c->merge = config_int(&r, "spatial_merge_size", 2, 1, 16);
+    c->hidden = config_int(&r, "hidden_size", 1152, 4, 1 << 16);
+    c->heads = config_int(&r, "num_heads", 16, 1, 1 << 10);
+    c->depth = config_int(&r, "depth", 27, 1, TOWER_LAYERS_MOST);
+    c->inter = config_int(&r, "intermediate_size", 4304, 1, 1 << 18);
+    c->out = config_int(&r, "out_hidden_size", 3584, 1, 1 << 16);
     c->n_deep = tower_ints(&r, "deepstack_visual_indexes", deep, 3, c->deep_layer, TOWER_DEEP_MOST);
-    c->side = (int)floor(sqrt((double)positions));
+    c->side = (int)sqrt(positions);
     c->eps = 1e-6f;
     c->theta = json_num(json_path(r.root, "rope_parameters.rope_theta"), 10000);
     c->names = names;
-    tower_word(&r, "hidden_act", "gelu_pytorch_tanh");
-    if (tower_int(&r, "in_channels", 3, 1, 4) != 3) tower_fail(&r, "'in_channels' is not 3");
+    config_choice(&r, "hidden_act", activations, 0);
+    config_int(&r, "in_channels", 3, 3, 3);
+    if (config_is_null(&r, "hidden_act") || config_is_null(&r, "deepstack_visual_indexes"))
+        config_fail(&r, "'hidden_act' or 'deepstack_visual_indexes' is null");
+    if (r.rc) return r.rc;
     if (c->hidden % c->heads || c->hidden / c->heads % 4)
-        tower_fail(&r, "'hidden_size' does not divide into 'num_heads' heads of a multiple of 4");
-    if ((int64_t)c->side * c->side != positions) tower_fail(&r, "'num_position_embeddings' is not a square");
+        config_fail(&r, "'hidden_size' does not divide into 'num_heads' heads of a multiple of 4");
+    if (c->side * c->side != positions) config_fail(&r, "'num_position_embeddings' is not a square");
     for (int i = 0; i < c->n_deep; i++)
         if (c->deep_layer[i] < 0 || c->deep_layer[i] >= c->depth)
-            tower_fail(&r, "'deepstack_visual_indexes' names a layer that the tower lacks");
+            config_fail(&r, "'deepstack_visual_indexes' names a layer that the tower lacks");
     return r.rc;
 }
 

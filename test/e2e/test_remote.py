@@ -1,16 +1,16 @@
 """Engines in other processes: the resident one, found automatically, and servers by a URL; and --batch on both."""
-import http.server
 import json
 import os
 import re
 import signal
 import socket
 import subprocess
-import threading
 import time
 
 import driver
+import told
 from server import Case
+from told import stream
 
 
 class Attached(Case):
@@ -216,56 +216,10 @@ class Attached(Case):
         self.assertEqual(self.answered(), 23)
 
 
-class Told(http.server.BaseHTTPRequestHandler):
-    """A scripted server: sends one reply of the list after the other."""
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *args):
-        pass
-
-    def reply(self, status, headers, body):
-        self.send_response(status)
-        for k, v in headers.items():
-            self.send_header(k, v)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def do_GET(self):
-        self.server.seen.append(("GET", self.path, self.headers.get("Authorization"), None))
-        if isinstance(self.server.models, tuple):  # a reply
-            return self.reply(*self.server.models)
-        self.reply(200, {"Content-Type": "application/json"}, json.dumps({"data": [{"id": m, "max_model_len": 4096} for m in self.server.models]}).encode())
-
-    def do_POST(self):
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.seen.append(("POST", self.path, self.headers.get("Authorization"), body))
-        if hasattr(self.server, "send"):  # instead of a reply
-            try:
-                return self.server.send(self)
-            except OSError:  # the client has left
-                return None
-        return self.reply(*self.server.replies.pop(0))
-
-
-def stream(*deltas, end=b"data: [DONE]\n\n", usage=True):
-    out = b""
-    for d in deltas:
-        out += b"data: " + json.dumps({"choices": [{"index": 0, "delta": d if isinstance(d, dict) else {"content": d}, "finish_reason": None}]}).encode() + b"\r\n\r\n"
-    out += b'data: {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}\n\n'
-    if usage:
-        out += b'data: {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}}\n\n'
-    return 200, {"Content-Type": "text/event-stream"}, out + end
-
-
 class Remote(Case):
     def setUp(self):
         super().setUp()
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Told)
-        self.server.seen, self.server.replies, self.server.models = [], [], ["org/name"]
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-        self.addCleanup(self.server.server_close)
-        self.addCleanup(self.server.shutdown)
+        self.server = told.serve(self)
         self.url = f"http://127.0.0.1:{self.server.server_port}"
 
     def ask(self, *args, replies=(), env=None, url=None):
@@ -367,11 +321,7 @@ class Remote(Case):
 
     def test_proxy(self):
         """Requests to this machine go past a proxy, with the key; those to a name that only resembles its address do not."""
-        proxy = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Told)
-        proxy.seen, proxy.replies, proxy.models = [], [stream("by proxy")], ["m"]
-        threading.Thread(target=proxy.serve_forever, daemon=True).start()
-        self.addCleanup(proxy.server_close)
-        self.addCleanup(proxy.shutdown)
+        proxy = told.serve(self, [stream("by proxy")])
         env = {"HEARTH_API_KEY": "secret", "http_proxy": f"http://127.0.0.1:{proxy.server_port}"}
         for host in ("127.0.0.1", "localhost", "LocalHost", "127.1"):
             rc, out, err = self.ask("-p", "hi", replies=[stream("direct")], env=env, url=f"http://{host}:{self.server.server_port}/v1")
@@ -383,11 +333,7 @@ class Remote(Case):
 
     def test_redirects(self):
         """A server sends neither the conversation nor the key elsewhere."""
-        elsewhere = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Told)
-        elsewhere.seen, elsewhere.replies, elsewhere.models = [], [stream("from elsewhere")] * 9, ["org/name"]
-        threading.Thread(target=elsewhere.serve_forever).start()
-        self.addCleanup(elsewhere.server_close)
-        self.addCleanup(elsewhere.shutdown)
+        elsewhere = told.serve(self, [stream("from elsewhere")] * 9)
         at = f"http://127.0.0.1:{elsewhere.server_port}/v1"
         for status in (301, 302, 303, 307, 308):
             rc, out, err = self.ask("-p", "hi", replies=[(status, {"Location": at + "/chat/completions"}, b"")], env={"HEARTH_API_KEY": "secret"})

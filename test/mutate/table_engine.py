@@ -269,8 +269,8 @@ change("policy-holds", "a prompt goes to the device that decoding reads from", "
 TPOT = "engine/session/tpot.c"
 change("tpot-admits", "prompts do not wait for the bound on time per token", "unit_tpot", (TPOT, "return out.tpot_s <= eng->params.max_tpot_s;", "return true;"))
 change("tpot-spare", "a prefill takes time that answers do not have", "unit_tpot", (TPOT, "|| eng->tpot.spare_s >= seconds; }", "|| true; }"))
-change("tpot-turns", "sessions that take turns count as if each batch gave all a token", "unit_policy", ("engine/placement/policy.c", "    out->tpot_s = now * in->n_decoding / b;", "    out->tpot_s = now;"))
-change("tpot-beside", "the bound does not count what a stream takes from answers", "unit_policy", ("engine/placement/policy.c", ".beside_prefill = true}", ".beside_prefill = false}"))
+change("tpot-turns", "sessions that take turns count as if each batch gave all a token", "unit_policy_decode", ("engine/placement/policy.c", "    out->tpot_s = now * in->n_decoding / b;", "    out->tpot_s = now;"))
+change("tpot-beside", "the bound does not count what a stream takes from answers", "unit_policy_decode", ("engine/placement/policy.c", ".beside_prefill = true}", ".beside_prefill = false}"))
 change("tpot-drafts", "drafts of one session delay the others beyond the bound", "unit_governor", ("engine/draft/governor.c", "all > in->max_batch_s) continue;", "false) continue;"))
 SEARCH = "engine/placement/search.c"
 change("search-chain", "micro-batches in sequence take no time", "unit_search", (SEARCH, "t[SEARCH_BY_CHAIN] = cpu + gpu", "t[SEARCH_BY_CHAIN] = 0 * cpu"))
@@ -343,7 +343,7 @@ change("tensor-cut", "heads are split within a block of scales", "unit_tensor", 
 change("slice-keep", "sessions of a time slice change with each batch", "unit_time_slices", ("engine/session/time_slices.c", "        keep_sessions(eng, batch, n);", "        (void)keep_sessions;"))
 change("slice-room", "sessions whose caches do not fit are not counted", "unit_time_slices", ("engine/session/time_slices.c", "t->n_fit = without_room ? n_fit : 0;", "t->n_fit = 0;"))
 change("slice-told", "the explanation does not change when time slices begin", "unit_time_slices", ("engine/session/time_slices.c", "eng->explained_decision.batch = 0;", "(void)eng;"))
-change("slice-few-keys", "time slices leave out what attention on the CPU costs", "unit_policy", ("engine/placement/policy.c", "t[1] += layers * cost_attention_block", "t[1] += 0 * layers * cost_attention_block"))
+change("slice-few-keys", "time slices leave out what attention on the CPU costs", "unit_policy_decode", ("engine/placement/policy.c", "t[1] += layers * cost_attention_block", "t[1] += 0 * layers * cost_attention_block"))
 change("slice-evicts", "a session in a new time slice finds no room, since idle ones keep theirs", "unit_time_slices", ("engine/exec/decode/device_kv.c", "while (!copy && !may_add_chat(s) && eviction_victim(s))", "while (false && eviction_victim(s))"))
 change("cost-selected-keys", "virtual time reads all keys where some are selected", "unit_tensor", ("gpu/op_cost.c", "a->chosen ? (double)a->n * window : a->n_keys", "a->n_keys"))
 change("cost-latents-twice", "virtual time reads latents once as keys and again as values", "unit_tensor", ("gpu/op_cost.c", "(same ? 0 : ", "(false ? 0 : "))
@@ -386,7 +386,7 @@ change("pinned-beside", "rows of the CPU lose the experts that are pinned", "gpu
 change("pinned-choice", "whole layers are kept whatever the profile says", "unit_plan_experts", ("engine/exec/decode/decode_experts.c", "if (pinned_s * MIN_GAIN > whole_s) return;", "return;"))
 change("pinned-chance", "few choices of a profile seem to repeat", "unit_usage", (USAGE, "counts[i] > counts[x] - 1 ||", "counts[i] > counts[x] ||"))
 change("pinned-settled", "--expert-cache auto never learns after the first run", "unit_usage", (USAGE, "is_from_file && n_tokens(u) >= settled", "is_from_file"))
-change("pinned-policy", "modes are chosen as if no experts were pinned", "unit_policy", ("engine/placement/policy.c", ".resident_share = m->resident_share,\n                            .beside_prefill", ".beside_prefill"))
+change("pinned-policy", "modes are chosen as if no experts were pinned", "unit_policy_decode", ("engine/placement/policy.c", ".resident_share = m->resident_share,\n                            .beside_prefill", ".beside_prefill"))
 change("pinned-map", "the device computes experts that the CPU computes, too", "gpu_pinned_experts", (PINNED, "d->pinned->cpu_ids[i] = is_hit ? -1 : id;", "d->pinned->cpu_ids[i] = id;"))
 change("pinned-prompt", "a prompt that needs memory does not get that of pinned experts", "gpu_pinned_experts", ("engine/exec/decode/decode_experts.c", "return had_pool || pinned_experts_evict_layer(d, false);", "return had_pool;"))
 change("usage-unread", "the usage profile of earlier runs is not used", "gpu_expert_pool", ("engine/exec/decode/expert_pool.c", "if (c->layer[l].moe && usage_profile_shares(d->s->m->usage, l, share)) score_seed(&d->score, l, share);", ";"))

@@ -35,7 +35,7 @@ FLOORS = [
         "engine/kv": WEIGHTS + ["cpu"],
         "engine/layer": LAYER,
         "engine/transfer": LAYER,
-        "engine/vision": WEIGHTS,
+        "engine/vision": WEIGHTS + ["engine/layer/rows.h"],
     },
     {
         "engine/placement": ["base", "engine/model", "cpu", "gpu/gpu.h", "gpu/op.h", "gpu/spec.h"],
