@@ -277,9 +277,10 @@ static void check_select(const struct select_case *c, bool ties) {
                 double d = 0;
                 for (int i = 0; i < c->dim; i++)
                     d += (double)q[t * ldq + h * c->dim + i] * (double)kl[(size_t)j * row + (size_t)i];
-                score[j] += (double)weight[t * c->heads + h] * fmax(d, 0);
+                score[j] += (double)weight[t * c->heads + h] * (d > 0 ? d : 0);
             }
-            close = fmax(close, fabs(score[j]) * (ties ? 0 : 1e-4));
+            const double near = fabs(score[j]) * (ties ? 0 : 1e-4);
+            close = near > close ? near : close;
         }
         double worst = INFINITY;
         for (int i = 0; i < c->topk; i++) {

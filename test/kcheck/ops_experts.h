@@ -133,23 +133,26 @@ static void check_values(int n, int n_experts, int topk, uint8_t dtype) {
                  steps = gemm && gemm->is_int8 ? 127 : 0x1p14;
     const bool whole = cpu->k.whole[dtype] || (gemm && (gemm->is_int8 || gemm->is_int16));
     const int together = gemm && gemm->is_int16 ? 256 : 32;
-    for (int t = 0; t < n; t++)
+    for (int t = 0; t < n; t++) {
+        double in[COLS], lost[COLS];
+        for (int c = 0; c < COLS; c++) in[c] = x[t * LDX + c];
+        for (int c = 0; c < COLS; c++)
+            lost[c] = in[c] * in[c] * u * u + (whole ? lost_whole(in, COLS, c, together, steps) : 0);
         for (int r = 0; r < LDY; r++) {
-            double want = r < DIM ? 0 : was[t * LDY + r], off = 0, in[COLS];
-            for (int c = 0; c < COLS; c++) in[c] = x[t * LDX + c];
+            double want = r < DIM ? 0 : was[t * LDY + r], off = 0;
             for (int k = 0; k < topk && r < DIM; k++) {
                 const double weight = weights[t * topk + k];
                 double v = 0;
                 for (int c = 0; c < COLS; c++) {
                     const double a = mat_at(&o.w, ids[t * topk + k] * DIM + r, c);
                     v += a * in[c];
-                    off += 1.21 * weight * weight * a * a *
-                           (in[c] * in[c] * u * u + (whole ? lost_whole(in, COLS, c, together, steps) : 0));
+                    off += 1.21 * weight * weight * a * a * lost[c];
                 }
                 want += weight * v / (1 + exp(-v));
             }
             near("value", t, r, y[t * LDY + r], want, r < DIM ? (fabs(want) + 1) * 3e-5 + 3 * sqrt(off) : 0);
         }
+    }
     ids[0] = n_experts;
     if (execs[0]->ops->values(execs[0], &o) != ERR_RUNTIME) wrong("an expert that is none is no error");
     free(was);
