@@ -63,6 +63,7 @@ void report_stats_text(const struct turn_stats *s, struct buf *out) {
                 amount_seconds(s->ttft_s, text, sizeof text));
     buf_fmt(out, "prompt: %s", amount_count(s->prompt_tokens, "token", text, sizeof text));
     if (s->cached_tokens) buf_fmt(out, ", %d of them cached", s->cached_tokens);
+    if (s->image_s > 0) buf_fmt(out, ", images in %s", amount_seconds(s->image_s, text, sizeof text));
     if (s->ttft_s <= 0) buf_str(out, ", stopped during prefill");
     else if (s->prefill_s > 0 && fresh > 0)
         buf_fmt(out, ", prefilled in %s (%s tokens/s)", amount_seconds(s->prefill_s, text, sizeof text),

@@ -264,7 +264,8 @@ struct expert_stats {
 };
 struct turn_stats {
     int prompt_tokens, cached_tokens, answer_tokens;
-    double queue_s, ttft_s, prefill_s, decode_s; /* ttft: submit to first token; decode: first to last token */
+    double image_s, queue_s, ttft_s, prefill_s, decode_s; /* ttft: submit to first token; decode: first to last; image:
+                                                             the tower */
     /* weight bytes that operations read; a decode batch's bytes are divided among its sessions */
     uint64_t bytes_read;
     /* "lookup", "mtp", "mtp and lookup", "int4", "model"; NULL: none, or not made yet */
@@ -283,12 +284,12 @@ struct event {
     struct session *session;
     int32_t token;                  /* EVENT_TOKEN */
     struct token_logprobs logprobs; /* EVENT_TOKEN, if the request wants them */
-    int done, total;                /* EVENT_PROGRESS: prompt tokens prefilled; with slp: layers */
-    double left_s;                  /* EVENT_PROGRESS: remaining seconds; < 0: unknown */
-    const char *unit;               /* EVENT_PROGRESS: "prefill", "layer" */
-    enum done_reason reason;        /* EVENT_DONE */
-    struct error error;             /* EVENT_ERROR: why the turn ended; the session stays usable */
-    struct turn_stats stats;        /* EVENT_DONE, EVENT_ERROR */
+    int done, total;                /* EVENT_PROGRESS: prompt tokens read, of those that were not cached */
+    bool in_images;          /* EVENT_PROGRESS: the vision tower is at work before; done and total are its steps */
+    double left_s;           /* EVENT_PROGRESS: remaining seconds; < 0: unknown */
+    enum done_reason reason; /* EVENT_DONE */
+    struct error error;      /* EVENT_ERROR: why the turn ended; the session stays usable */
+    struct turn_stats stats; /* EVENT_DONE, EVENT_ERROR */
 };
 /* Takes the next event of any session in order of arrival. Waits up to timeout_ms (-1: for ever, 0: not at all).
  * Returns whether there was an event. No event is lost: a session with 1,024 unread tokens pauses until one is read.

@@ -200,7 +200,8 @@ void chat_turn_poll(struct repl *r) {
         if (!t || !t->turn.running) continue;
         if (t == r->on_screen) {
             if (ev->kind == EVENT_PROGRESS && ev->total > 0 && !r->line.shown)
-                progress_update("reading the prompt", (double)ev->done / ev->total, ev->left_s);
+                progress_update(ev->in_images ? "looking at images" : "reading the prompt",
+                                (double)ev->done / ev->total, ev->left_s);
             if (ev->kind != EVENT_PROGRESS && progress_shown()) progress_clear();
         }
         turn_event(&t->turn, &news);

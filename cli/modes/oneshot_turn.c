@@ -15,7 +15,7 @@ void oneshot_turn_wait(struct app *a, struct turn *t, const char *what) {
             continue;
         }
         if (ev->kind == EVENT_PROGRESS && ev->total > 0)
-            progress_update(NULL, (double)ev->done / ev->total, ev->left_s);
+            progress_update(ev->in_images ? "looking at images" : what, (double)ev->done / ev->total, ev->left_s);
         if (ev->kind == EVENT_DONE || ev->kind == EVENT_ERROR ||
             (ev->kind == EVENT_TOKEN && progress_shown() && t->on_text))
             progress_clear();

@@ -239,6 +239,7 @@ static void read_ids(struct remote_request *c, const char *s) {
 static void read_line(struct remote_request *c, const char *s, size_t n) {
     int done, total;
     double left;
+    bool in_images = false;
     while (n && s[n - 1] == '\r') n--;
     if (n > 5 && !memcmp(s, "data:", 5)) {
         s += 5, n -= 5;
@@ -247,12 +248,16 @@ static void read_line(struct remote_request *c, const char *s, size_t n) {
     } else if (c->remote->resident && n > 7 && !memcmp(s, ": kept ", 7)) read_disk_keys(c, s + 7, n - 7);
     else if (c->remote->resident && n > 6 && !memcmp(s, ": ids ", 6)) read_ids(c, s + 6);
     else if (c->remote->resident && n == 7 && !memcmp(s, ": alone", 7)) prompt_note_dropped_document();
-    else if (c->remote->resident && n < 100 && sscanf(s, ": prompt %d of %d, %lf s left", &done, &total, &left) == 3)
-        queue_event(
-            c,
-            &(struct engine_event){
-                .event = {.kind = EVENT_PROGRESS, .done = done, .total = total, .left_s = left, .unit = "prefill"}},
-            NULL, 0);
+    else if (c->remote->resident && n < 100 &&
+             (sscanf(s, ": prompt %d of %d, %lf s left", &done, &total, &left) == 3 ||
+              (in_images = sscanf(s, ": images %d of %d, %lf s left", &done, &total, &left) == 3)))
+        queue_event(c,
+                    &(struct engine_event){.event = {.kind = EVENT_PROGRESS,
+                                                     .done = done,
+                                                     .total = total,
+                                                     .in_images = in_images,
+                                                     .left_s = left}},
+                    NULL, 0);
 }
 
 static size_t on_data(char *data, size_t size, size_t n, void *call) {

@@ -556,8 +556,9 @@ void serve_handle_event(struct server *s, const struct engine_event *event) {
     struct http_request *x = c->request;
     turn_event(&c->turn, event);
     if (event->event.kind == EVENT_PROGRESS && event->event.total > 0 && x->request.stream && x->protocol->has_comments)
-        snprintf(x->progress_comment, sizeof x->progress_comment, ": prompt %d of %d, %.3f s left\n\n",
-                 event->event.done, event->event.total, event->event.left_s);
+        snprintf(x->progress_comment, sizeof x->progress_comment, ": %s %d of %d, %.3f s left\n\n",
+                 event->event.in_images ? "images" : "prompt", event->event.done, event->event.total,
+                 event->event.left_s);
     if (c->turn.running) {
         if (c->n_generated || c->calls_grew || *x->progress_comment) serve_connection_wake(x);
         return;

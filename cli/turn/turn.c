@@ -326,6 +326,7 @@ void turn_event(struct turn *t, const struct engine_event *news) {
         if (t->stop_hit) t->n_until_stop = t->n_tokens;
         break;
     case EVENT_PROGRESS:
+        if (ev->in_images) break;
         t->prefill_done = ev->done;
         t->prefill_total = ev->total;
         t->prefill_left_s = ev->left_s;

@@ -98,7 +98,6 @@ enum { PREFILL_RING_SLOTS = 32 }; /* experts in the ring of a prefill that has m
 enum { PREFILL_MORE = 1 };
 struct prefill_driver {
     enum exec_mode mode;
-    const char *unit; /* of done and total */
     /* Called by the engine thread. open starts the prefill; after an error nothing is left open. advance, while
      * j->is_ready, does at most one layer or the head of a few rows. It returns PREFILL_MORE, 0 at the end, or an error
      * code with *e filled; once *cancel is set, ERR_CANCELLED after the mode's own thread has ended. Batch boundaries

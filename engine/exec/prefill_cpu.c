@@ -176,7 +176,6 @@ static void resume_cpu(struct runtime *m, struct prefill_job *j) {
 }
 
 const struct prefill_driver prefill_mode_cpu = {.mode = PREFILL_CPU,
-                                                .unit = "prefill",
                                                 .open = open_cpu,
                                                 .advance = advance_cpu,
                                                 .close = close_cpu,

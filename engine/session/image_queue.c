@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "engine/exec/prefill.h"
 #include "engine/session/engine_state.h"
@@ -11,6 +12,8 @@ struct image_queue {
     int n, next; /* images of the turn; the next one to compute */
     bool is_running;
     struct tower_run run;
+    double began;
+    int done, total;  /* steps of all images, weighted by tokens */
     float **features; /* [n] */
 };
 
@@ -24,17 +27,22 @@ void image_queue_drop(struct session *s) {
     s->image_queue = NULL;
 }
 
+static bool is_cached(const struct session *s, int i) {
+    return s->images[i].at + image_tokens(s->images[i].image) <= s->n_kv;
+}
+
 static int begin(struct session *s, struct error *e) {
     image_queue_drop(s);
     struct image_queue *q = s->image_queue = mem_calloc(1, sizeof *q);
     if (q) q->turn_id = s->turn_id, q->n = s->n_images, q->features = mem_calloc((size_t)q->n, sizeof *q->features);
-    if (q && q->features) return 0;
-    image_queue_drop(s);
-    return error_set(e, ERR_MEMORY, "no memory for %d images", s->n_images);
-}
-
-static bool is_cached(const struct session *s, int i) {
-    return s->images[i].at + image_tokens(s->images[i].image) <= s->n_kv;
+    if (!q || !q->features) {
+        image_queue_drop(s);
+        return error_set(e, ERR_MEMORY, "no memory for %d images", s->n_images);
+    }
+    q->began = clock_now();
+    for (int i = 0; i < q->n; i++)
+        if (!is_cached(s, i)) q->total += image_tokens(s->images[i].image) * tower_run_steps(s->engine->tower);
+    return 0;
 }
 
 static int check_finite(const float *rows, size_t n, struct error *e) {
@@ -60,12 +68,13 @@ static int step(struct session *s, struct error *e) {
     }
     eng->machine.cpu->cancel = session_cancel_flag(s);
     const int rc = tower_run_step(&q->run, eng->machine.cpu, q->features[q->next]);
+    if (rc >= 0) q->done += image_tokens(image);
     if (rc > 0) return PREFILL_MORE;
     tower_run_close(&q->run);
     q->is_running = false;
     if (rc) return exec_op_error(rc, e);
     TRY(check_finite(q->features[q->next], floats, e));
-    q->next++;
+    if (++q->next == q->n) s->stats.image_s = clock_now() - q->began;
     return PREFILL_MORE;
 }
 
@@ -79,6 +88,13 @@ int image_queue_advance(struct session *s, struct error *e) {
     if (atomic_load(session_cancel_flag(s))) return exec_op_error(ERR_CANCELLED, e);
     while (q->next < q->n && is_cached(s, q->next)) q->next++;
     return q->next < q->n ? step(s, e) : 0;
+}
+
+bool image_queue_progress(const struct session *s, int *done, int *total, double *began) {
+    const struct image_queue *q = s->image_queue;
+    if (!q || q->turn_id != s->turn_id || q->next == q->n) return false;
+    *done = q->done, *total = q->total, *began = q->began;
+    return q->total > 0;
 }
 
 const float *const *image_queue_features(const struct session *s) {

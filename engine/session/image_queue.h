@@ -14,6 +14,9 @@ struct session;
 /* Runs one unit for the session in prefill, from token s->n_kv on. Returns PREFILL_MORE, 0 if all features are there,
  * or an error. Engine thread. */
 int image_queue_advance(struct session *s, struct error *e);
+/* Steps of the tower that are done for the turn's images, all of them, weighted by the images' tokens, and when the
+ * first began. Returns false if no image is being computed. */
+bool image_queue_progress(const struct session *s, int *done, int *total, double *began);
 /* [s->n_images] rows of each image, NULL for one that is cached; NULL: all are. Valid until image_queue_drop(). */
 const float *const *image_queue_features(const struct session *s);
 void image_queue_drop(struct session *s); /* frees the features */

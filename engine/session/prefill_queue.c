@@ -165,7 +165,7 @@ static int begin_turn(struct session *s, struct error *e) {
     run->thread_s = run->lost_s = 0;
     run->n_passed = 0;
     for (struct session *o = run->below; o; o = o->prefill.below) o->prefill.n_passed++;
-    if (!s->n_answered) s->stats.queue_s = run->began - s->submitted_at;
+    if (!s->n_answered) s->stats.queue_s = run->began - s->submitted_at - s->stats.image_s;
     s->is_long_rope = config_long_rope(&eng->weights.config, s->n_tokens);
     if (!s->n_answered) s->stats.cached_tokens = s->n_kv;
     int n = s->n_tokens - s->n_kv, before = config_lookback_at(&eng->weights.config, s->n_kv);
@@ -338,16 +338,18 @@ void prefill_queue_emit_progress(struct engine *eng) {
     for (struct session *s = eng->prefilling; s; s = s->prefill.below) {
         struct prefill_run *run = &s->prefill;
         const bool has_begun = run->driver && !run->is_abandoned && atomic_load(&run->job.total) > 0;
-        if (!has_begun || now - run->progress_emitted < 0.1 || s->n_answered) continue;
-        const double share = done_share(run);
-        const int n_new = s->n_tokens - s->stats.cached_tokens;
+        struct event ev = {.kind = EVENT_PROGRESS, .session = s};
+        double began;
+        if (now - run->progress_emitted < 0.1 || s->n_answered) continue;
+        if (has_begun) {
+            ev.total = s->n_tokens - s->stats.cached_tokens;
+            ev.done = (int)(done_share(run) * ev.total);
+            began = run->began;
+        } else if (!image_queue_progress(s, &ev.done, &ev.total, &began)) continue;
+        ev.in_images = !has_begun;
+        ev.left_s = ev.done ? (now - began) * (ev.total - ev.done) / ev.done : -1;
         run->progress_emitted = now;
-        session_emit_progress(s, &(struct event){.kind = EVENT_PROGRESS,
-                                                 .session = s,
-                                                 .unit = run->driver->unit,
-                                                 .done = (int)(share * n_new),
-                                                 .total = n_new,
-                                                 .left_s = share > 0 ? (now - run->began) * (1 - share) / share : -1});
+        session_emit_progress(s, &ev);
     }
     pthread_mutex_unlock(&eng->lock);
 }

@@ -78,6 +78,7 @@ struct tower_run {
     void *k, *v; /* planes of keys and values, [patches, hidden] */
     int32_t *last;
 };
+static inline int tower_run_steps(const struct tower *t) { return t->config.depth + 2; }
 /* Allocates a run. ERR_MEMORY. */
 int tower_run_open(struct tower_run *r, const struct tower *t, const uint8_t *rgb, int grid_h, int grid_w,
                    struct error *e);

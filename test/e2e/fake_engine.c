@@ -101,8 +101,7 @@ static void step(struct session *s) {
                                   .session = s,
                                   .done = (int)(1000 * (1 - (s->prefill_until - now) / s->prefill_s)),
                                   .total = 1000,
-                                  .left_s = s->prefill_until - now,
-                                  .unit = "prefill"});
+                                  .left_s = s->prefill_until - now});
         return;
     }
     if (now < s->first_token_at + s->n_answer * s->token_s) return;

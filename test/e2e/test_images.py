@@ -4,6 +4,7 @@ ones, and models that read none. The models are eyes.py's: their answers mean no
 import base64
 import json
 import os
+import re
 import struct
 import sys
 import threading
@@ -57,6 +58,21 @@ class Images(driver.ChatCase):
         both = self.answer("wide.png", "other.png")[0]
         self.assertNotEqual(both, self.answer("other.png", "wide.png")[0])
         self.assertEqual(both, self.answer("wide.png", "other.png")[0])
+
+    def test_the_time_of_pictures_is_told(self):
+        _, said = self.answer("wide.png", "other.png", args=("--stats",))
+        self.assertRegex(said, r"images in [0-9.]+ m?s, prefilled in")
+        s = self.served()
+        for shade in range(20):  # an unread comment is replaced by a newer one: on a busy machine not the first may be seen
+            picture = base64.b64encode(eyes.picture(96, 40, seed=shade)).decode()
+            parts = [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{picture}"}}, {"type": "text", "text": "?"}]
+            data = s.request("POST", "/v1/chat/completions", {"messages": [{"role": "user", "content": parts}], "stream": True, "max_tokens": 2})[2]
+            told = re.findall(rb": images (\d+) of (\d+), ", data)
+            if told:
+                break
+        self.assertTrue(told)
+        for done, total in told:
+            self.assertTrue(0 < int(done) <= int(total), told)
 
     def test_a_pipe_carries_a_picture(self):
         want = self.answer("wide.png")[0]

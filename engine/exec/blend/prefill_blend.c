@@ -373,4 +373,4 @@ static int blend_advance(struct runtime *m, struct prefill_job *j, struct error 
 }
 
 const struct prefill_driver prefill_mode_blend = {
-    .mode = PREFILL_BLEND, .unit = "prefill", .open = blend_open, .advance = blend_advance, .close = blend_close};
+    .mode = PREFILL_BLEND, .open = blend_open, .advance = blend_advance, .close = blend_close};

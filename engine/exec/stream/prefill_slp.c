@@ -183,15 +183,7 @@ static void close_run(struct runtime *m, struct prefill_job *j) {
     free_run(j->state);
 }
 
-const struct prefill_driver prefill_mode_slp = {.mode = PREFILL_SLP,
-                                                .unit = "layer",
-                                                .open = open_slp,
-                                                .advance = finish_run,
-                                                .close = close_run,
-                                                .has_thread = true};
-const struct prefill_driver prefill_mode_dslp = {.mode = PREFILL_DSLP,
-                                                 .unit = "layer",
-                                                 .open = open_dslp,
-                                                 .advance = finish_run,
-                                                 .close = close_run,
-                                                 .has_thread = true};
+const struct prefill_driver prefill_mode_slp = {
+    .mode = PREFILL_SLP, .open = open_slp, .advance = finish_run, .close = close_run, .has_thread = true};
+const struct prefill_driver prefill_mode_dslp = {
+    .mode = PREFILL_DSLP, .open = open_dslp, .advance = finish_run, .close = close_run, .has_thread = true};
