@@ -21,6 +21,7 @@ struct engine_params {         /* zero-initialized: all defaults */
     const char *dir;           /* checkpoint directory, GGUF file or "ember:" */
     const char *name;          /* display name of the model; NULL: the last component of dir */
     int context;               /* most tokens of a session; 0: the model's limit */
+    int image_tokens;          /* most tokens of an image; 0: the model's limit */
     int threads;               /* 0: one per physical core, minus one if there are more than two */
     int cpu_level;             /* enum cpu_level + 1; 0: the best level of this CPU */
     uint8_t kv;                /* enum dtype: DT_F32, DT_BF16, DT_E4M3; 0: DT_BF16 */

@@ -13,6 +13,7 @@ enum opt_id {
     OPT_MODEL,
     OPT_MODEL_PATH,
     OPT_CONTEXT,
+    OPT_IMAGE_TOKENS,
     OPT_TEMPLATE,
     OPT_MODELS,
     OPT_PULL,

@@ -24,6 +24,8 @@ const struct opt_def opt_table[OPT_COUNT] = {
                         .help = "directories in which model names are looked up, separated by colons"},
     [OPT_CONTEXT] = {"context", 'c', OPT_INT, SETTING | OPT_EVERYDAY, MODEL, "N", .lo = 1, .hi = MAX_CTX,
                      .help = "context length in tokens (the model's limit)"},
+    [OPT_IMAGE_TOKENS] = {"image-tokens", 0, OPT_INT, SETTING, MODEL, "N", .lo = 1, .hi = MAX_CTX,
+                          .help = "make an image smaller that would have more than N tokens (4096)"},
     [OPT_TEMPLATE] = {"template", 0, OPT_TEXT, SETTING | OPT_FILE_PATH, MODEL, "FILE",
                       .help = "chat template to use instead of the checkpoint's"},
     [OPT_MODELS] = {"models", 0, OPT_FLAG, OPT_SELECTS_MODE | OPT_EVERYDAY, MODEL,

@@ -256,6 +256,7 @@ int remote_check_options(struct app *a, struct error *e) {
         {OPT_EXPLAIN, "the server decides this"},
         {OPT_TRACE, "the server decides this"},
         {OPT_CONTEXT, "the server sets its context"},
+        {OPT_IMAGE_TOKENS, "the server decides this"},
         {OPT_THREADS, "the server decides this"},
         {OPT_CPU, "the server decides this"},
         {OPT_GPUS, "the server decides this"},

@@ -66,6 +66,7 @@ void engine_client_local_params(struct app *a, struct engine_params *p) {
                                 .progress = on_progress,
                                 .progress_ctx = a};
     if (v[OPT_CONTEXT].text) p->context = (int)v[OPT_CONTEXT].integer;
+    p->image_tokens = v[OPT_IMAGE_TOKENS].text ? (int)v[OPT_IMAGE_TOKENS].integer : 4096;
     if (v[OPT_THREADS].text) p->threads = (int)v[OPT_THREADS].integer;
     if (v[OPT_CPU].text) p->cpu_level = (int)cpu_level_find(v[OPT_CPU].text) + 1;
     p->draft = draft_kind_find(v[OPT_DRAFT].text);

@@ -65,6 +65,7 @@ extern const struct tower_family tower_family_qwen3_vl, tower_family_qwen3_vl_mo
  * ERR_MODEL: a tower that does not fit its config. Its vectors are in w's arena. */
 int tower_open(struct tower **out, struct weights *w, char *why, size_t why_size, struct error *e);
 void tower_close(struct tower **t);
+void tower_limit(struct tower *t, int tokens); /* makes larger images smaller than the model would have them */
 /* floats of a token: its row, then one row for each deep merger */
 static inline int tower_row_floats(const struct tower *t) { return (1 + t->config.n_deep) * t->config.out; }
 

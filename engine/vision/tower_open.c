@@ -1,4 +1,5 @@
 /* Opens a tower: finds its family, reads the configs, and loads its tensors. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -169,6 +170,12 @@ int tower_open(struct tower **out, struct weights *w, char *why, size_t why_size
     w->n_skipped -= before.n - after.n;
     *out = t;
     return 0;
+}
+
+void tower_limit(struct tower *t, int tokens) {
+    struct resample_limits *l = &t->config.limits;
+    const double pixels = fmax((double)tokens * l->factor * l->factor, l->min_pixels);
+    l->max_pixels = fmin(l->max_pixels, pixels);
 }
 
 void tower_close(struct tower **t) {

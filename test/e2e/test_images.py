@@ -59,6 +59,18 @@ class Images(driver.ChatCase):
         self.assertNotEqual(both, self.answer("other.png", "wide.png")[0])
         self.assertEqual(both, self.answer("wide.png", "other.png")[0])
 
+    def test_a_limit_makes_pictures_smaller(self):
+        at_most = {}
+        for limit in ("5", "9", "12", "4096"):
+            _, said = self.answer("wide.png", args=("-v", "--image-tokens", limit))
+            at_most[limit] = int(re.search(r"wide.png: 96 x 40 pixels, (\d+) tokens", said).group(1))
+        self.assertLessEqual(at_most["5"], 5)
+        self.assertLessEqual(at_most["9"], 9)
+        self.assertLess(at_most["5"], at_most["9"])
+        self.assertEqual((at_most["12"], at_most["4096"]), (12, 12))
+        _, said = self.answer("wide.png", args=("-v", "--image-tokens", "1"))  # the model reads none with fewer pixels than its least
+        self.assertIn("wide.png: 96 x 40 pixels, 3 tokens", said)
+
     def test_the_time_of_pictures_is_told(self):
         _, said = self.answer("wide.png", "other.png", args=("--stats",))
         self.assertRegex(said, r"images in [0-9.]+ m?s, prefilled in")

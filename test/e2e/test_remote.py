@@ -262,7 +262,7 @@ class Remote(Case):
         passed, refused = page[:page.index(".It not, and refused")], page[page.index(".It not, and refused"):]
         for name in set(given) - {name for name in given if name.startswith("dry-")}:
             self.assertIn(f"-{name}", passed)
-        values = {"raw": [], "special": [], "explain": [], "template": ["x.jinja"], "think-limit": ["5"], "regex": ["a"], "grammar": ["x.gbnf"], "choices": ["a,b"], "context": ["100"], "trace": ["x"], "threads": ["2"],
+        values = {"raw": [], "special": [], "explain": [], "template": ["x.jinja"], "think-limit": ["5"], "regex": ["a"], "grammar": ["x.gbnf"], "choices": ["a,b"], "context": ["100"], "image-tokens": ["64"], "trace": ["x"], "threads": ["2"],
                   "cpu": ["avx2"], "gpus": ["none"], "kv": ["f32"], "prefill": ["cpu"], "decode": ["cpu"]}
         self.assertEqual(set(re.findall(r"-([a-z-]{2,})", refused)), set(values))
         for name in set(values) - {"special", "grammar"}:
