@@ -176,8 +176,6 @@ static int run_patches(struct tower_run *r, struct exec *x) {
 static int run_attention(struct tower_run *r, struct exec *x, const struct tower_layer *y) {
     const struct tower_config *c = &r->tower->config;
     const int n = n_patches(r), h = c->hidden, dim = h / c->heads;
-    struct kv_plane k = {.data = r->k, .heads = c->heads, .dim = dim, .dtype = DT_F32}, v = k;
-    v.data = r->v;
     TRY(norm(x, c, y->norm1, y->norm1_bias, r->xn, r->x, n, h));
     TRY(linear(x, &y->qkv, y->qkv_bias, (struct rows){.y = r->qkv, .x = r->xn, .n = n}));
     for (int part = 0; part < 2; part++)
@@ -189,20 +187,27 @@ static int run_attention(struct tower_run *r, struct exec *x, const struct tower
                                               .ld = 3 * h,
                                               .head_ld = dim,
                                               .half = dim / 2}));
-    TRY(x->ops->kv_store(x, &(struct op_kv_store){.plane = k, .x = r->qkv + h, .n = n, .ldx = 3 * h}));
-    TRY(x->ops->kv_store(x, &(struct op_kv_store){.plane = v, .x = r->qkv + 2 * h, .n = n, .ldx = 3 * h}));
-    TRY(x->ops->attention(x, &(struct op_attention){.out = r->att,
-                                                    .q = r->qkv,
-                                                    .k = k,
-                                                    .v = v,
-                                                    .q_pos = r->last,
-                                                    .n = n,
-                                                    .n_heads = c->heads,
-                                                    .v_dim = dim,
-                                                    .ldq = 3 * h,
-                                                    .ldo = h,
-                                                    .n_keys = n,
-                                                    .scale = 1 / sqrtf((float)dim)}));
+    /* Each head has a plane of its own: in one of all heads a head's keys are pages apart. */
+    for (int i = 0; i < c->heads; i++) {
+        const size_t plane = product((size_t)i * (size_t)n, (size_t)dim);
+        const struct kv_plane k = {.data = (float *)r->k + plane, .heads = 1, .dim = dim, .dtype = DT_F32},
+                              v = {.data = (float *)r->v + plane, .heads = 1, .dim = dim, .dtype = DT_F32};
+        float *q = r->qkv + (size_t)(i * dim);
+        TRY(x->ops->kv_store(x, &(struct op_kv_store){.plane = k, .x = q + h, .n = n, .ldx = 3 * h}));
+        TRY(x->ops->kv_store(x, &(struct op_kv_store){.plane = v, .x = q + 2 * h, .n = n, .ldx = 3 * h}));
+        TRY(x->ops->attention(x, &(struct op_attention){.out = r->att + (size_t)(i * dim),
+                                                        .q = q,
+                                                        .k = k,
+                                                        .v = v,
+                                                        .q_pos = r->last,
+                                                        .n = n,
+                                                        .n_heads = 1,
+                                                        .v_dim = dim,
+                                                        .ldq = 3 * h,
+                                                        .ldo = h,
+                                                        .n_keys = n,
+                                                        .scale = 1 / sqrtf((float)dim)}));
+    }
     return linear(x, &y->proj, y->proj_bias, (struct rows){.y = r->x, .x = r->att, .n = n, .add = true});
 }
 
