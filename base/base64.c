@@ -23,8 +23,8 @@ static int value_of(char c) {
     if (c >= 'A' && c <= 'Z') return c - 'A';
     if (c >= 'a' && c <= 'z') return c - 'a' + 26;
     if (c >= '0' && c <= '9') return c - '0' + 52;
-    if (c == '+') return 62;
-    return c == '/' ? 63 : -1;
+    if (c == '+' || c == '-') return 62;
+    return c == '/' || c == '_' ? 63 : -1;
 }
 
 int base64_decode(const char *s, size_t n, struct buf *out) {

@@ -91,7 +91,8 @@ static int read_text(struct api_request *r, const struct json *j, const char *wh
     if (!api_members_present(j)) return 0;
     if (j->type == JSON_STRING) return *out = *j, 0;
     if (j->type != JSON_ARRAY) return error_set(e, ERR_USAGE, "%s: must be text or an array of blocks", where);
-    return takes_images ? api_images_join(r, j, "text", where, out, e) : api_messages_join(r, j, "text", where, out, e);
+    return takes_images ? api_images_join(r, j, "text", where, out, e)
+                        : api_messages_join(r, j, "text", "", where, out, e);
 }
 /* The same for a system prompt. */
 static int read_system(struct api_request *r, const struct json *j, const char *where, struct json *out,

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "cli/server/api_members.h"
 #include "cli/server/api_messages.h"
@@ -24,26 +25,34 @@ static int make_part(struct api_request *r, const char *type, const char *key, c
     return 0;
 }
 
+/* Schemes of URLs and the word base64 may be in capitals. */
+static bool is_data_url(const struct json *url) { return url->n >= 5 && !strncasecmp(url->string, "data:", 5); }
+
 /* Finds the base64 text of a data: URL. */
 static int read_url(const struct json *url, const char *where, struct json *data, struct error *e) {
-    static const char mark[] = ";base64,";
+    static const char mark[] = ";base64";
     if (!url || url->type != JSON_STRING) return error_set(e, ERR_USAGE, "%s: an image needs a url", where);
-    if (url->n < 5 || memcmp(url->string, "data:", 5) != 0)
+    if (!is_data_url(url))
         return error_set(
             e, ERR_USAGE,
             "%s: hearth fetches no images from the network; send the image itself, as a URL that begins with "
             "data:image/png;base64,",
             where);
-    const char *at = memmem(url->string, url->n < 256 ? url->n : 256, mark, sizeof mark - 1);
-    if (!at) return error_set(e, ERR_USAGE, "%s: the data: URL of an image must be in base64", where);
-    at += sizeof mark - 1;
+    const char *at = memchr(url->string, ',', url->n < 256 ? url->n : 256);
+    if (!at || (size_t)(at - url->string) < sizeof mark - 1 ||
+        strncasecmp(at - (sizeof mark - 1), mark, sizeof mark - 1))
+        return error_set(e, ERR_USAGE, "%s: the data: URL of an image must be in base64", where);
+    at++;
     *data = (struct json){.type = JSON_STRING, .n = (uint32_t)(url->string + url->n - at), .string = at};
     return 0;
 }
 
 static int read_source(const struct json *source, const char *where, struct json *data, struct error *e) {
     const struct json *given = json_get(source, "data");
-    if (json_is(json_get(source, "type"), "base64") && given && given->type == JSON_STRING) return *data = *given, 0;
+    if (json_is(json_get(source, "type"), "base64") && given && given->type == JSON_STRING) {
+        if (is_data_url(given)) return read_url(given, where, data, e);
+        return *data = *given, 0;
+    }
     return error_set(
         e, ERR_USAGE,
         "%s.source: only images of type base64 with their data are supported; hearth fetches none from the "
@@ -67,7 +76,8 @@ int api_images_join(struct api_request *r, const struct json *parts, const char 
     bool any = false;
     struct json *list;
     for (uint32_t i = 0; i < parts->n; i++) any |= api_images_is_part(&parts->items[i]);
-    if (!any) return api_messages_join(r, parts, types, where, out, e);
+    const char *also = strncmp(types, "input_", 6) ? " and image_url" : " and input_image";
+    if (!any) return api_messages_join(r, parts, types, also, where, out, e);
     struct json made;
     TRY(api_messages_array(r, parts->n, &made, &list, e));
     for (uint32_t i = 0; i < parts->n; i++) {
@@ -77,7 +87,7 @@ int api_images_join(struct api_request *r, const struct json *parts, const char 
         snprintf(place, sizeof place, "%s[%u]", where, i);
         if (api_images_is_part(&parts->items[i])) TRY(read_image(r, &parts->items[i], place, &list[i], e));
         else {
-            TRY(api_messages_join(r, &one, types, where, &text, e));
+            TRY(api_messages_join(r, &one, types, also, where, &text, e));
             TRY(make_part(r, "text", "text", &text, &list[i], e));
         }
     }
@@ -93,7 +103,7 @@ int api_images_beside(struct api_request *r, const struct json *text, const stru
     for (uint32_t i = 0; i < images->n; i++) {
         struct json data = images->items[i];
         if (data.type != JSON_STRING) return error_set(e, ERR_USAGE, "%s[%u]: must be base64", where, i);
-        if (data.n > 5 && !memcmp(data.string, "data:", 5)) TRY(read_url(&images->items[i], where, &data, e));
+        if (is_data_url(&data)) TRY(read_url(&images->items[i], where, &data, e));
         TRY(make_part(r, "image", "data", &data, &list[i], e));
     }
     if (text->n) TRY(make_part(r, "text", "text", text, &list[images->n], e));

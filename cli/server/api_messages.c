@@ -101,15 +101,15 @@ static bool is_word_of(const struct json *word, const char *list) {
     return false;
 }
 
-int api_messages_join(struct api_request *r, const struct json *parts, const char *types, const char *where,
-                      struct json *out, struct error *e) {
+int api_messages_join(struct api_request *r, const struct json *parts, const char *types, const char *also,
+                      const char *where, struct json *out, struct error *e) {
     const int first = (int)strcspn(types, " ");
     size_t n = 0;
     for (uint32_t i = 0; i < parts->n; i++) {
         const struct json *text = json_get(&parts->items[i], "text"), *type = json_get(&parts->items[i], "type");
         if (type && type->type == JSON_STRING && !is_word_of(type, types))
-            return error_set(e, ERR_USAGE, "%s[%u]: %.*s is not supported: only parts of type %.*s are", where, i,
-                             (int)(type->n < 60 ? type->n : 60), type->string, first, types);
+            return error_set(e, ERR_USAGE, "%s[%u]: %.*s is not supported: only parts of type %.*s%s are", where, i,
+                             (int)(type->n < 60 ? type->n : 60), type->string, first, types, also);
         if (!type || type->type != JSON_STRING || !text || text->type != JSON_STRING)
             return error_set(e, ERR_USAGE, "%s[%u]: a part of type %.*s is required", where, i, first, types);
         n += text->n;

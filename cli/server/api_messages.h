@@ -33,9 +33,10 @@ int api_messages_skip_tool(struct api_request *r, uint32_t i, const struct json 
 int api_messages_array(struct api_request *r, uint32_t n, struct json *out, struct json **items, struct error *e);
 
 /* Joins content parts into one text, the only form that templates and the model accept. A part is an object with a type
- * of `types` (separated by spaces) and a text. where: what messages call the list, such as "messages[3].content". */
-int api_messages_join(struct api_request *r, const struct json *parts, const char *types, const char *where,
-                      struct json *out, struct error *e);
+ * of `types` (separated by spaces) and a text. where: what messages call the list, such as "messages[3].content"; also:
+ * what else is supported there, after the first of `types`, such as " and image_url". */
+int api_messages_join(struct api_request *r, const struct json *parts, const char *types, const char *also,
+                      const char *where, struct json *out, struct error *e);
 
 /* Returns a system prompt, a string or a list of parts, without the headers that it begins with: lines, or whole parts,
  * of the form x-anthropic-NAME: VALUE. They are addressed to the service, and Claude Code's changes with every request,

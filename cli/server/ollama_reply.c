@@ -199,7 +199,7 @@ void ollama_put_details(const struct app *a, struct buf *b) {
         out_json_string(b, name, strlen(name));
         buf_fmt(b, ": %d", numbers[k].value);
     }
-    buf_fmt(b, "}, \"capabilities\": [\"completion\"%s%s]}\n",
+    buf_fmt(b, "}, \"capabilities\": [\"completion\"%s%s%s]}\n", i->no_images ? "" : ", \"vision\"",
             a->template && chat_template_takes_tools(a->template) ? ", \"tools\"" : "",
             a->template && has_thinking(chat_template_dialects(a->template)) ? ", \"thinking\"" : "");
 }

@@ -26,7 +26,7 @@ static const struct api_member members[] = {
     API_OTHER("keep_alive"),
     API_NOTHING("truncate"),
     API_NOTHING("shift"),
-    API_REFUSED("images", 0, "send them with a message to /api/chat"),
+    API_OTHER("images", .forms = GENERATE),
     {.name = "suffix", .kind = MEMBER_TEXT, .offset = offsetof(struct api_request, suffix), .forms = GENERATE},
     API_REFUSED("template", 0, "the model's own template is used"),
     API_REFUSED("context", 0, "send the conversation to /api/chat"),
@@ -216,7 +216,7 @@ static int read_string(const struct json *root, const char *name, const struct j
 static int parse_generate(struct api_request *r, const char *body, size_t n, const struct chat_template *chat,
                           bool strict, struct error *e) {
     const struct json *prompt, *system, empty = api_messages_word("");
-    struct json root, messages, *copy;
+    struct json root, messages, shown, *copy;
     struct api_messages m;
     struct api_template_options o;
     bool raw = false;
@@ -227,9 +227,12 @@ static int parse_generate(struct api_request *r, const char *body, size_t n, con
     TRY(api_members_flag(&root, "raw", &raw, e));
     r->no_tool_calls = true;
     if (r->suffix && !r->suffix->n) r->suffix = NULL;
-    if (!prompt && r->suffix) prompt = &empty;
+    const struct json *images = json_get(&root, "images");
+    if (!prompt && (r->suffix || !api_members_empty(images))) prompt = &empty;
     if (!prompt) return r->load_only = true, 0;
     if (raw || r->suffix) {
+        if (!api_members_empty(images))
+            return error_set(e, ERR_USAGE, "images: need the model's chat template; leave out raw and suffix");
         if (!(copy = arena_alloc(&r->arena, sizeof *copy))) return error_set(e, ERR_MEMORY, "no memory");
         *copy = *prompt;
         r->raw_prompt = copy;
@@ -237,6 +240,10 @@ static int parse_generate(struct api_request *r, const char *body, size_t n, con
     }
     TRY(api_messages_open(&m, r, 2, e));
     if (system) TRY(api_messages_add(&m, "system", system, e));
+    if (!api_members_empty(images)) {
+        TRY(api_images_beside(r, prompt, images, "images", &shown, e));
+        prompt = &shown;
+    }
     TRY(api_messages_add(&m, "user", prompt, e));
     messages = (struct json){.type = JSON_ARRAY, .n = m.n, .items = m.items};
     return api_messages_finish(r, chat, &messages, &o, e);

@@ -163,6 +163,7 @@ static int read_message(struct api_request *r, const struct json *m, uint32_t i,
     for (size_t k = 0; k < sizeof unsupported / sizeof *unsupported; k++)
         if (api_members_present(json_get(m, unsupported[k])))
             return error_set(e, ERR_USAGE, "messages[%u].%s is not supported", i, unsupported[k]);
+    static const char types[] = "text input_text output_text";
     TRY(check_role(chat, role, i, &role, e));
     if (!(copy = json_members(&r->arena, m, 0))) return error_set(e, ERR_MEMORY, "no memory");
     json_set(copy, m->n, "role", role);
@@ -172,8 +173,9 @@ static int read_message(struct api_request *r, const struct json *m, uint32_t i,
         json_set(copy, m->n, "content", content);
     }
     if (content && content->type == JSON_ARRAY) {
-        TRY(json_is(role, "user") || json_is(role, "tool") ? api_images_join(r, content, "text", where, &joined, e)
-                                                           : api_messages_join(r, content, "text", where, &joined, e));
+        TRY(json_is(role, "user") || json_is(role, "tool")
+                ? api_images_join(r, content, types, where, &joined, e)
+                : api_messages_join(r, content, types, "", where, &joined, e));
         json_set(copy, m->n, "content", &joined);
     }
     *out = *m;

@@ -51,7 +51,7 @@ static int read_content(struct api_request *r, const struct json *content, const
     if (!content || content->type != JSON_ARRAY)
         return error_set(e, ERR_USAGE, "%s: must be text or an array of parts", where);
     return takes_images ? api_images_join(r, content, types, where, out, e)
-                        : api_messages_join(r, content, types, where, out, e);
+                        : api_messages_join(r, content, types, "", where, out, e);
 }
 
 /* Joins two texts. */

@@ -26,7 +26,7 @@ static void inspect(struct serve_model *m) {
     struct json root;
     engine_client_local_params(m->app, &p);
     p = (struct engine_params){.dir = m->app->model_dir, .kv = p.kv, .force = true};
-    m->facts = (struct engine_info){.model_type = m->type, .name = m->name};
+    m->facts = (struct engine_info){.model_type = m->type, .name = m->name, .no_images = "it reads none"};
     if (!engine_inspect(&p, &json, NULL) && !json_parse(&arena, json.data, json.len, 0, "inspection", &root, NULL)) {
         const struct json *type = json_get(&root, "model_type");
         if (!type) type = json_get(&root, "family");
@@ -35,6 +35,7 @@ static void inspect(struct serve_model *m) {
         const struct opt_value *given = &m->app->opts.v[OPT_CONTEXT];
         if (given->text && (!m->facts.context || given->integer < m->facts.context))
             m->facts.context = (int)given->integer;
+        if (json_bool(json_path(&root, "images.read"), false)) m->facts.no_images = NULL;
         m->facts.hidden = (int)json_int(json_get(&root, "hidden"), 0);
         m->facts.n_layers = (int)json_int(json_get(&root, "layers"), 0);
         m->facts.weight_bytes = (uint64_t)json_int(json_path(&root, "bytes.all"), 0);
@@ -200,6 +201,7 @@ static void close_engine(struct server *s, struct serve_model *m) {
     m->facts = *m->app->info;
     snprintf(m->type, sizeof m->type, "%s", m->app->info->model_type);
     m->facts.model_type = m->type, m->facts.name = m->name, m->facts.eos = NULL, m->facts.n_eos = 0;
+    if (m->facts.no_images) m->facts.no_images = "it reads none"; /* the engine's text goes with it */
     m->app->info = &m->facts;
     m->is_open = m->is_draining = false;
     if (start_job(s, m, SERVE_JOB_CLOSE, &e)) engine_close(&m->app->engine);

@@ -177,6 +177,7 @@ int engine_open(struct engine **out, const struct engine_params *p, struct error
                                      .hidden = 1,
                                      .n_experts = 1,
                                      .topk = 1,
+                                     .no_images = "it is a fake",
                                      .context = p->context ? p->context : context,
                                      .max_context = context,
                                      .threads = 1,

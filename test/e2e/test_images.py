@@ -207,6 +207,38 @@ class Images(driver.ChatCase):
         self.assertEqual(len(set(got.values())), 1, got)
         self.assertEqual(got["openai"][0].strip(), wanted.decode("utf-8", "replace"))
 
+    def test_how_clients_write_pictures(self):
+        """Harmless oddities: what is read is the same."""
+        s = self.served()
+        data, text = self.data("wide.png"), {"type": "text", "text": "What?"}
+        pairs = str.maketrans("+/", "-_")
+        self.assertNotEqual(data, data.translate(pairs))
+
+        def said(content, path="/v1/chat/completions"):
+            status, j = self.post(s, path, {"messages": [{"role": "user", "content": content}]})
+            self.assertEqual(status, 200, (content, j))
+            return (j["choices"][0]["message"] if "choices" in j else j)["content"]
+
+        wanted = said([{"type": "image_url", "image_url": {"url": "data:image/png;base64," + data}}, text])
+        for url in ("DATA:image/PNG;BASE64," + data, "data:image/png;charset=utf-8;base64," + data, "data:;base64," + data, "data:image/jpeg;base64," + data,
+                    "data:image/png;base64," + data.rstrip("="), "data:image/png;base64," + data.translate(pairs), "data:image/png;base64," + "\n".join(data[i:i + 76] for i in range(0, len(data), 76))):
+            for image in ({"type": "image_url", "image_url": {"url": url, "detail": "low"}}, {"type": "image_url", "image_url": url}, {"type": "input_image", "image_url": url}):
+                self.assertEqual(said([image, {**text, "type": "input_text"}]), wanted, url[:60])
+        inside = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "data:image/png;base64," + data}}
+        self.assertEqual(said([inside, text], "/v1/messages"), [{"type": "text", "text": wanted}])
+        # Ollama's prompts for one answer have images too
+        for body, want in (({"prompt": "What?", "images": [data]}, 200), ({"prompt": "", "images": [data]}, 200), ({"images": [data]}, 200), ({"prompt": "What?", "images": []}, 200),
+                           ({"prompt": "What?", "images": [data], "raw": True}, 400), ({"prompt": "What?", "images": data}, 400), ({"prompt": "What?", "images": ["?"]}, 400)):
+            status, j = self.post(s, "/api/generate", {**body, "stream": False, "options": {"num_predict": 3, "temperature": 0}})
+            self.assertEqual(status, want, (body, j))
+            if want == 200 and body.get("prompt"):
+                self.assertEqual(j["prompt_eval_count"] > 30, bool(body["images"]), j)
+                self.assertTrue(wanted.startswith(j["response"]) or not body["images"])
+        self.assertEqual(self.post(s, "/api/show", {"model": "eyes"})[1]["capabilities"], ["completion", "vision"])
+        for kind in ("input_audio", "video_url", "file"):
+            status, j = self.post(s, "/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": kind}, text]}]})
+            self.assertEqual((status, j["error"]["message"]), (400, f"messages[0].content[0]: {kind} is not supported: only parts of type text and image_url are"))
+
     def test_results_of_tools_have_pictures(self):
         s = self.served()
         result = [{"type": "text", "text": "the screen"}, {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": self.data("wide.png")}}]
@@ -238,7 +270,7 @@ class Images(driver.ChatCase):
                  (("/v1/chat/completions", {"messages": [{"role": "system", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64," + good}}]}]}),
                   "is not supported"),
                  (("/api/chat", {"messages": [{"role": "user", "content": "x", "images": [3]}]}), "must be base64"),
-                 (("/api/generate", {"prompt": "x", "images": [good]}), "/api/chat"))
+                 (("/api/generate", {"prompt": "x", "images": [good], "raw": True}), "chat template"))
         for (path, body), why in cases:
             status, _, text = s.request("POST", path, body)
             self.assertEqual((status, why in text.decode()), (400, True), (body, text))
