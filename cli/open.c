@@ -94,6 +94,14 @@ void open_close(struct app *a) {
     a->info = NULL;
 }
 
+int open_again(struct app *a, struct error *e) {
+    open_close(a);
+    int rc = open_text(a, e);
+    if (!rc) rc = open_engine(a, e);
+    if (rc) open_close(a);
+    return rc;
+}
+
 int open_other_model(struct app *a, const char *name, struct error *e) {
     struct opt_value was = a->opts.v[OPT_MODEL];
     struct error reopen_error;

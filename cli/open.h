@@ -12,6 +12,9 @@ int open_text(struct app *a, struct error *e);
 int open_tools(struct app *a, struct error *e);
 int open_engine(struct app *a, struct error *e);
 void open_close(struct app *a);
+/* Closes the model and opens it again, with what has been found out about the GPUs since. An error leaves a->info NULL.
+ */
+int open_again(struct app *a, struct error *e);
 /* Closes the model and opens another. If that fails, reopens the old one; a->info is NULL when neither opens. */
 int open_other_model(struct app *a, const char *name, struct error *e);
 /* True if the open model is the built-in one. */

@@ -101,7 +101,8 @@ struct repl {
     bool choosing_model; /* /model has listed the models: a number as the next line chooses one */
     bool exit_warned;    /* warned that leaving stops background answers; reset when a new one starts */
     char prompt[160];
-    bool asks_to_read; /* the consent that is awaited is to files going to another machine */
+    bool asks_to_read;      /* the consent that is awaited is to files going to another machine */
+    struct chat_gpus *gpus; /* chat_gpus.c's; NULL: no check has begun */
 };
 
 /* True if the next line answers a question about a tool call. */

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "cli/chat/attachments.h"
+#include "cli/chat/chat_gpus.h"
 #include "cli/chat/chat_session.h"
 #include "cli/chat/chat_switch.h"
 #include "cli/chat/chat_tools.h"
@@ -227,6 +228,7 @@ static void process_events(struct repl *r, bool keys) {
     progress_hold((!r->dumb && (free_screen || r->line.shown)) || (r->on_screen && r->printer.col));
     chat_turn_poll(r);
     chat_tools_poll(r);
+    chat_gpus_poll(r);
     keys &= awaited_consent == chat_awaits_consent(r); /* a new question has dropped what was typed */
     chat_session_report_unsaved();
     if (r->on_screen && !r->line.shown) progress_tick();
@@ -323,10 +325,7 @@ int repl_run(struct app *a, struct error *e) {
             const char *from = v[OPT_MODEL].origin == ORIGIN_FILE ? ", the default model" : "";
             if (!strcmp(a->backend->name, "attached"))
                 screen_print(r, "The resident engine answers; --no-attach opens the model in this process.");
-            else if (!open_is_builtin(a) && a->has_unused_gpus)
-                screen_print(r, "A GPU is there, and not used, since no card of its kind has run hearth. hearth "
-                                "--check-gpus compares its results with the CPU's, "
-                                "and lets it be used.");
+            else chat_gpus_say(r);
             screen_print(r, "%s%s%sType a question, or /help; Ctrl-D leaves.", open_is_builtin(a) ? "" : a->info->name,
                          open_is_builtin(a) ? "" : from, open_is_builtin(a) ? "" : ". ");
         }
@@ -339,6 +338,7 @@ int repl_run(struct app *a, struct error *e) {
         if (!r->dumb) line_end(&r->line);
         screen_flush(r);
     }
+    chat_gpus_end(r);
     while (r->n_sessions) chat_switch_close(r, r->sessions[r->n_sessions - 1]);
     saver_close();
     chat_session_report_unsaved();

@@ -150,6 +150,7 @@ static int local_open_engine(struct app *a, struct error *e) {
         p.gpus = NULL;
         if (engine_open(&a->engine, &p, &without)) return rc; /* the first error */
         report_note("GPUs are not used: %s", e->text);
+        a->gpus_failed = true;
         rc = 0;
     }
     progress_clear();

@@ -44,6 +44,12 @@ static bool has_check(const char *text, bool right) {
     return same;
 }
 
+bool gpus_were_wrong(void) {
+    struct engine_gpus g;
+    engine_find_gpus(&g);
+    return *g.list && has_check(g.text, false);
+}
+
 int gpus_store_check(const char *text, bool right, struct error *e) {
     char path[PATHS_MAX];
     struct buf b = {0};

@@ -10,5 +10,7 @@ const char *gpus_of_option(struct app *a);
  * hearth or --check-gpus has found their results right. NULL if none are used, as for the built-in model, which the CPU
  * answers at once. Sets a->has_unused_gpus. */
 const char *gpus_by_default(struct app *a);
+/* Whether --check-gpus has found the results of this machine's GPUs wrong. */
+bool gpus_were_wrong(void);
 /* Stores the result of --check-gpus for the GPUs that `text` names (engine_gpus). */
 int gpus_store_check(const char *text, bool right, struct error *e);

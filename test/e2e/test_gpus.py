@@ -113,6 +113,80 @@ class Gpus(driver.Case):
         self.assertEqual(text, self.devices("--gpus", "none")[1])
 
 
+class Chats(driver.ChatCase):
+    """A chat checks cards of an unknown kind while it answers, and uses them if they are right."""
+
+    def setUp(self):
+        super().setUp()
+        self.use_ember_as_any_model()
+        self.limits = self.env.get("HEARTH_LIMITS", "")
+        self.stored = os.path.join(self.home, ".cache/hearth/gpus")
+
+    def find(self, more=""):
+        self.env["HEARTH_LIMITS"] = ",".join(filter(None, [self.limits, "found=1", more]))
+
+    def explained(self, t):
+        at = len(t.out)
+        t.send("/explain\r")
+        t.until("answer: decoded by", at)
+        at = t.prompt(at)
+        return t.out[-2000:].split(b"/explain")[-1]
+
+    def test_right_ones_are_used(self):
+        self.find()
+        t = self.chat("--temp", "0", "-n", "8")
+        self.assertIn(b"While the CPU makes the first answer, its results are compared", b" ".join(t.out.split()))
+        self.ask(t, "What is hearth?", "ended at the limit")
+        self.assertIn(b"no device", self.explained(t))
+        t.until("is used from now on")
+        with open(self.stored, encoding="utf-8") as f:
+            self.assertTrue(f.read().startswith("right: hearth"))
+        at = len(t.out)
+        self.ask(t, "What is it?", "ended at the limit")
+        self.assertIn(b"parts and head of all", self.explained(t))
+        t.send("/undo\r")
+        t.until("undone: What is it?", at)  # the conversation is the same
+        t.send("\x04")
+        self.assertEqual(t.wait(), 0)
+        t = self.chat("--temp", "0", "-n", "8")
+        self.assertNotIn(b"A GPU is there", t.out)
+
+    def test_wrong_ones_are_not(self):
+        self.find("differ=1")
+        t = self.chat("--temp", "0", "-n", "8")
+        self.ask(t, "What is hearth?", "ended at the limit")
+        t.until("does not compute what the CPU does")
+        self.ask(t, "What is it?", "ended at the limit")
+        self.assertIn(b"no device", self.explained(t))
+        with open(self.stored, encoding="utf-8") as f:
+            self.assertTrue(f.read().startswith("wrong: hearth"))
+        t = self.chat("--temp", "0", "-n", "8")
+        self.assertIn(b"hearth --check-gpus found its results wrong", t.out)
+        self.ask(t, "What is hearth?", "ended at the limit")
+        self.ask(t, "What is it?", "ended at the limit")
+        self.assertEqual(t.out.count(b"does not compute what the CPU does"), 0)
+
+    def test_leaving_ends_the_check(self):
+        self.find()
+        t = self.chat("--temp", "0", "-n", "2000")
+        t.send("What is hearth?\r")
+        t.until("What is hearth?")
+        t.send("\x03")
+        t.send("\x04")
+        t.wait()
+        children = [p for p in os.listdir("/proc") if p.isdigit() and self.is_a_check(p)]
+        self.assertEqual(children, [])
+
+    def is_a_check(self, pid):
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as f:
+                words = f.read().split(b"\0")
+            with open(f"/proc/{pid}/environ", "rb") as f:
+                return b"--check-gpus" in words and f"HOME={self.home}".encode() in f.read().split(b"\0")
+        except OSError:
+            return False
+
+
 class Cards(driver.ChatCase):
     """Real cards as the fake engine has them: it finds them and opens none."""
 
@@ -135,8 +209,14 @@ class Cards(driver.ChatCase):
 
     def test_a_chat_names_an_unused_card(self):
         self.env["FAKE_GPUS"] = "0"
-        self.assertIn(b"hearth --check-gpus compares", self.chat().out)
-        self.assertNotIn(b"--check-gpus", self.chat("--gpus", "none").out)
+        t = self.chat()
+        self.assertIn(b"A GPU is there of a kind that no hearth has run on", t.out)
+        self.ask(t, "hello", "You said: hello")
+        t.until("it is not used with this version of hearth")  # the fake computes what it likes
+        self.ask(t, "again", "You said: again")
+        self.assertEqual(t.out.count(b"it is not used with this version"), 1)
+        for args in (("--gpus", "none"), ("-q",)):
+            self.assertNotIn(b"A GPU is there", self.chat(*args).out)
 
 
 if __name__ == "__main__":
