@@ -13,7 +13,6 @@ const char *paged_why_not(const struct runtime *m) {
     if (!m->gpus) return "there are no devices";
     if (m->gpus->is_lost) return "a device was lost";
     if (m->disk_prefetch) return "the weights do not fit in memory";
-    if (!c->n_experts) return "the model has no routed experts";
     if (config_lookback(c)) return "embeddings of n-grams are not supported";
     if (c->attn != ATTN_GQA) return "its attention (MLA or a variant) is not supported, only GQA";
     for (int l = 0; l < c->n_layers; l++)
@@ -297,10 +296,11 @@ void paged_close(struct paged **pp) {
 }
 
 int paged_n_devices(const struct paged *p) { return p->n_dev; }
+bool paged_pages_ffns(const struct paged *p) { return p->dev[0].w.is_dense; }
 double paged_resident_fraction(const struct paged *p) {
     double n_resident = 0, n_routed = 0;
     for (int i = 0; i < p->n_dev; i++)
-        n_resident += p->dev[i].w.n_resident, n_routed += (double)p->dev[i].w.n_moe * p->dev[i].w.n_experts;
+        n_resident += p->dev[i].w.n_resident, n_routed += (double)p->dev[i].w.n_paged_layers * p->dev[i].w.n_experts;
     return n_routed > 0 ? n_resident / n_routed : 0;
 }
 int paged_ring_percent(const struct paged *p) {
