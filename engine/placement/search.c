@@ -99,25 +99,53 @@ static double n_calls(const struct search_in *in, const struct rows *r, double r
     return r->alone > 0 ? ceil(rows / r->alone) : in->max_matrix_rows > 0 ? ceil(each / in->max_matrix_rows) : 1;
 }
 
+/* Share of an attention block's matrices that project queries to latents and results back: MLA's W_k and W_v. They are
+ * used beside the latents, on the CPU. */
+static double absorbing_share(const struct cost_model *q) {
+    return q->expand_flops > 0 ? q->expand_flops / q->attn_block_flops : 0;
+}
+enum { ABSORBING_OPS = 2 };
+
 static double projections_time(const struct search_in *in, const struct rows *r, double rows) {
     const struct cost_model *q = in->model;
-    const double k = n_calls(in, r, rows, rows);
+    const double k = n_calls(in, r, rows, rows), part = 1 - absorbing_share(q);
     return k * cost_time(in->cost, 1,
-                         &(struct cost_item){COST_LINEAR, q->dense, rows / k, q->attn_block_bytes,
-                                             rows / k * q->attn_block_flops, q->n_linear_ops}) +
+                         &(struct cost_item){COST_LINEAR, q->dense, rows / k, part * q->attn_block_bytes,
+                                             rows / k * part * q->attn_block_flops,
+                                             q->n_linear_ops - ABSORBING_OPS * (part < 1)}) +
            cost_time(in->cost, 1,
                      &(struct cost_item){COST_ELEM, COST_F32, rows, rows * q->elem_bytes, 0, q->n_elem_ops * k});
 }
-static double attention_bytes(const struct cost_model *q, const struct rows *r, double rows) {
+static double absorbing_bytes(const struct search_in *in, const struct rows *r, double rows) {
+    return n_calls(in, r, rows, rows) * absorbing_share(in->model) * in->model->attn_block_bytes;
+}
+static double key_bytes(const struct cost_model *q, const struct rows *r, double rows) {
     double keys = q->max_keys > 0 ? min_of(r->keys, q->max_keys) : r->keys;
     return rows / r->share * (keys * q->kv_row_bytes + r->keys * q->index_bytes);
 }
+static double attention_bytes(const struct search_in *in, const struct rows *r, double rows) {
+    return key_bytes(in->model, r, rows) + absorbing_bytes(in, r, rows);
+}
+/* Each session's rows are an operation of their own. */
+static double keys_time(const struct search_in *in, const struct rows *r, double rows, double flops) {
+    const struct cost_model *q = in->model;
+    return cost_time(
+        in->cost, 0,
+        &(struct cost_item){COST_ATTENTION, q->kv, r->share, key_bytes(q, r, rows), rows * flops, rows / r->share});
+}
+/* The CPU's part. Many rows of a prompt attend to expanded keys of MLA where that is faster, as block_expands_mla()
+ * decides; the last of them sees twice the mean of keys. */
 static double attention_time(const struct search_in *in, const struct rows *r, double rows) {
     const struct cost_model *q = in->model;
-    double keys = q->max_keys > 0 ? min_of(r->keys, q->max_keys) : r->keys;
-    return cost_time(in->cost, 0,
-                     &(struct cost_item){COST_ATTENTION, q->kv, rows, attention_bytes(q, r, rows),
-                                         rows * (keys * q->pair_flops + r->keys * q->index_flops), rows / r->share});
+    double keys = q->max_keys > 0 ? min_of(r->keys, q->max_keys) : r->keys, k = n_calls(in, r, rows, rows);
+    double absorbed = keys_time(in, r, rows, keys * q->pair_flops + r->keys * q->index_flops);
+    if (!absorbing_share(q)) return absorbed;
+    absorbed += k * cost_time(in->cost, 0,
+                              &(struct cost_item){COST_LINEAR, q->dense, rows / k, absorbing_bytes(in, r, rows) / k,
+                                                  rows / k * q->expand_flops, ABSORBING_OPS});
+    if (r->alone <= BATCH_INVARIANT_ROWS || q->expanded_pair_flops <= 0) return absorbed;
+    return min_of(absorbed,
+                  keys_time(in, r, rows, keys * q->expanded_pair_flops + 2 * keys / r->share * q->expand_flops));
 }
 static double shared_time(const struct search_in *in, const struct rows *r, double rows, bool moe) {
     const struct cost_model *q = in->model;
@@ -144,7 +172,7 @@ static double layer_time(const struct search_in *in, const struct search_policy 
     const struct cost_domain *g = &m->domain[1];
     const double n = n_micro_batches(p, r->n), u = r->n / n, turns = search_stagger((int)n, (int)device_count(p));
     /* per micro-batch; bytes the CPU reads */
-    const double cpu = attention_time(in, r, u), read = attention_bytes(q, r, u);
+    const double cpu = attention_time(in, r, u), read = attention_bytes(in, r, u);
     double gpu = projections_time(in, r, u) + shared_time(in, r, u, moe), d2h = u * (q->query_bytes + q->kv_row_bytes),
            h2d = u * q->query_bytes;
     if (moe) gpu += routed_time(in, r, u);

@@ -126,6 +126,13 @@ class Plan(driver.Case):
         text = " ".join(self.run_bin("--plan", box, "-m", d, "-v")[1].decode().split())
         self.assertRegex(text, r"in paged mode.* attention on the CPU, FFNs on the GPU \(\d+ % of those paged stay there\)")
 
+    def test_latents_are_paged(self):
+        """DeepSeek-V3 beside two cards: its matrices of latents are read once for the rows of many sessions, as the search expects, so that the CPU keeps up."""
+        batch = json.loads(self.run_bin("--plan", "paper-a-2", "--arch", "deepseek-v3", "--json")[1])["batch"]
+        self.assertEqual(batch["policy"]["decode"], "paged", batch)
+        self.assertGreater(batch["policy"]["prompts"], 256, batch)
+        self.assertLess(abs(batch["tokens_per_s"] / batch["expected_tokens_per_s"] - 1), 0.1, batch)
+
     def test_max_tpot_limits_answers(self):
         """--max-tpot: how many answers at once keep it; one that none keeps is said with its figure."""
         plan = ("--plan", "paper-a-1", "--arch", "glm-4.5-air", "--max-tpot")

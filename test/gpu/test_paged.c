@@ -135,7 +135,7 @@ static void text_on(const char *dir, int devices, const struct answer *processor
     char gpus[64];
     bool paged = false;
     /* the minimum that works, so that experts are paged */
-    for (int mem = devices > 1 ? 600 : 1000; !paged && mem < 4000; mem += 200) {
+    for (int mem = 400; !paged && mem < 4000; mem += 200) {
         snprintf(gpus, sizeof gpus, "emu:%d,cpu=scalar,mem=%dK", devices, mem);
         eng = open_engine(dir, gpus, DECODE_PAGED, 1, DT_F32);
         run(eng, 0, 1, 0, 0, alone);

@@ -211,6 +211,27 @@ static void dense_by_hand(void **st) {
     }
 }
 
+/* Latents: a fifth of the attention block's matrices is used on the processor, which reads those 10 MB once for the 16
+ * rows of a micro-batch and computes 160 MFLOP in 160 us; attention over 151 keys takes 16 * 151 * 100,000 FLOP, 241.6
+ * us. At most 12 rows at a time read the 10 MB twice, in 100 us each. Prompts of 100 tokens expand their keys: a row
+ * takes 50.5 keys of 1,000 FLOP and 1.01 expansions of 10 MFLOP, 492.3 rows 4.997 ms. */
+static void latents_by_hand(void **st) {
+    struct search_in in = question();
+    struct search_policy p = {.n_rows = 64, .micro_rows = 16, .placement = SEARCH_PAGED};
+    struct search_cost c;
+    q.expand_flops = 10e6, q.expanded_pair_flops = 1000, q.pair_flops = 100e3;
+    search_cost(&in, &p, &c);
+    near(c.layer_s[SEARCH_BY_CPU], 4 * 401.6e-6, 1e-6);
+    near(c.layer_s[SEARCH_BY_CARD], 4 * 492.8e-6, 1e-4);
+    near(c.layer_s[SEARCH_BY_MEMORY], 4.11776e-3 + 40e6 / 100e9, 1e-6);
+    in.max_matrix_rows = 12;
+    search_cost(&in, &p, &c);
+    near(c.layer_s[SEARCH_BY_CPU], 4 * 441.6e-6, 1e-6);
+    in.prefill_micro_rows = 512;
+    search_cost(&in, &p, &c);
+    near(c.prefill_s, 10 * 13 * 4.99717e-3, 1e-5);
+}
+
 static void policies_that_do_not_fit_name_what_they_lack(void **st) {
     struct search_in in = question();
     struct search_policy p = {.n_rows = 64, .micro_rows = 16, .placement = SEARCH_PAGED};
@@ -425,6 +446,7 @@ int main(void) {
         cmocka_unit_test_setup(hybrid_by_hand, setup),
         cmocka_unit_test_setup(two_cards_by_hand, setup),
         cmocka_unit_test_setup(dense_by_hand, setup),
+        cmocka_unit_test_setup(latents_by_hand, setup),
         cmocka_unit_test_setup(policies_that_do_not_fit_name_what_they_lack, setup),
         cmocka_unit_test_setup(search_equals_a_full_enumeration, setup),
         cmocka_unit_test_setup(paper_b_machine_prefers_paged_placement, setup),

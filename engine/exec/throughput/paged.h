@@ -9,8 +9,9 @@
  * Everything but routed experts stays on the device, and so do as many routed experts per layer as requested or as fit.
  * So dense layers before layers of experts stay: a byte that stays saves one over the link, whatever weight it is of.
  * A row has the same bits in any batch: operations take at most BATCH_INVARIANT_ROWS rows of several sessions, and a
- * longer span runs alone, so callers must cut prompts at positions that depend on the prompt only. Only GQA attention
- * is built: see paged_why_not.
+ * longer span runs alone, so callers must cut prompts at positions that depend on the prompt only. Attention is GQA or
+ * MLA: see paged_why_not. Of MLA the device makes queries and latents, and the CPU, which has the latents of all
+ * sessions, absorbs the queries and projects the results.
  *
  * Several devices hold the layers round-robin. A layer follows the one before it by some micro-batches, so that all
  * devices compute at once; rows move between devices through host memory. No sum is split, so results equal one

@@ -113,10 +113,12 @@ struct paged {
     float *host_x;                                 /* pinned: [rows, hidden], embeddings, then rows between devices */
     int32_t *host_pos, *host_tokens, *host_length; /* pinned: [rows] */
     size_t plane_at[CACHE_PLANES + 1];             /* offset of a plane's rows in rows_buffer.kv and planes */
+    struct work cpu_work;                          /* what MLA needs on the CPU; else empty */
     uint32_t base_value;                           /* timeline value before this batch */
     /* the running batch: */
     struct micro_batch *micro;  /* [PAGED_MAX_MICRO_BATCHES] */
     struct row_extent *extents; /* [rows] */
+    struct span *attending;     /* [micro rows] of the micro-batch that attends */
     int n_micros, n, stagger;   /* stagger: micro-batches by which a layer follows the one before */
     const struct paged_span *spans;
     int n_spans;
