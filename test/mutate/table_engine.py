@@ -271,6 +271,7 @@ change("tpot-admits", "prompts do not wait for the bound on time per token", "un
 change("tpot-spare", "a prefill takes time that answers do not have", "unit_tpot", (TPOT, "|| eng->tpot.spare_s >= seconds; }", "|| true; }"))
 change("tpot-turns", "sessions that take turns count as if each batch gave all a token", "unit_policy_decode", ("engine/placement/policy.c", "    out->tpot_s = now * in->n_decoding / b;", "    out->tpot_s = now;"))
 change("tpot-beside", "the bound does not count what a stream takes from answers", "unit_policy_decode", ("engine/placement/policy.c", ".beside_prefill = true}", ".beside_prefill = false}"))
+change("tpot-drafts-alone", "drafts of a session alone delay its next token beyond the bound", "unit_governor", ("engine/draft/governor.c", "if (base <= in->max_batch_s && all", "if (in->n > 1 && base <= in->max_batch_s && all"))
 change("tpot-drafts", "drafts of one session delay the others beyond the bound", "unit_governor", ("engine/draft/governor.c", "all > in->max_batch_s) continue;", "false) continue;"))
 SEARCH = "engine/placement/search.c"
 change("search-chain", "micro-batches in sequence take no time", "unit_search", (SEARCH, "t[SEARCH_BY_CHAIN] = cpu + gpu", "t[SEARCH_BY_CHAIN] = 0 * cpu"))
