@@ -242,16 +242,17 @@ static void put_batch(struct plan_view *v, const struct json *b) {
         char longest[48], bound[48], cards[48] = "GPU";
         const int n = (int)json_int(json_get(policy, "cards"), 1);
         if (n > 1) snprintf(cards, sizeof cards, "%d GPUs, layers round-robin", n);
-        snprintf(line, sizeof line,
-                 "Generates %s tok/s: %d prompts of %d tokens prefilled and decoded together in paged mode, %d tokens "
-                 "each, in "
-                 "micro-batches of %d; attention on the CPU, experts on the %s (%.0f %% of them resident). A decode "
-                 "step takes %.3g s, the prefill %.3g s.",
-                 json_rate(b, rate, sizeof rate), (int)json_int(json_get(policy, "prompts"), 0),
-                 (int)json_int(json_get(b, "prompt"), 0), (int)json_int(json_get(b, "answer"), 0),
-                 (int)json_int(json_get(policy, "micro_batch"), 0), cards,
-                 100 * json_num(json_get(policy, "weights_on_cards"), 0), json_num(json_get(b, "step_s"), 0),
-                 json_num(json_get(b, "read_s"), 0));
+        snprintf(
+            line, sizeof line,
+            "Generates %s tok/s: %d prompts of %d tokens prefilled and decoded together in paged mode, %d tokens "
+            "each, in "
+            "micro-batches of %d; attention on the CPU, FFNs on the %s (%.0f %% of those paged stay there). A decode "
+            "step takes %.3g s, the prefill %.3g s.",
+            json_rate(b, rate, sizeof rate), (int)json_int(json_get(policy, "prompts"), 0),
+            (int)json_int(json_get(b, "prompt"), 0), (int)json_int(json_get(b, "answer"), 0),
+            (int)json_int(json_get(policy, "micro_batch"), 0), cards,
+            100 * json_num(json_get(policy, "weights_on_cards"), 0), json_num(json_get(b, "step_s"), 0),
+            json_num(json_get(b, "read_s"), 0));
         put_paragraph(v, line);
         snprintf(line, sizeof line, "Bottleneck of a layer: %s. Limit on concurrent prompts: %s.",
                  json_text(json_get(policy, "longest"), longest, sizeof longest),

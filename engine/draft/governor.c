@@ -86,7 +86,7 @@ double governor_choose(struct governor *g, const struct governor_in *in, int *k)
                      known = g->draft_token_s > 0 ? cost[m] : 0;
         could |= (in->n + m) * base > MIN_GAIN * in->n * ((seen ? t : base) + known);
         if (all + once[m] - base > room) continue; /* if all were rejected */
-        if (in->n > 1 && base <= in->max_batch_s && all > in->max_batch_s) continue;
+        if (base <= in->max_batch_s && all > in->max_batch_s) continue;
         one |= m == 1;
         if (all <= longest * base && gain > most) most = gain, best = m;
         const bool unknown =

@@ -40,7 +40,7 @@ struct governor { /* zero-initialized: nothing is known */
 struct governor_in {
     int mode;    /* execution mode of the batch: [0, GOVERNOR_MODES) */
     int n, rows; /* sessions; their rows without drafts */
-    /* of several sessions: bound on a batch, for those whose drafts are rejected; 0: none */
+    /* bound on a batch and its drafting, for sessions whose drafts are rejected (paper E, section 3.2.3); 0: none */
     double max_batch_s;
     /* confidence level of a session's draft, [0, GOVERNOR_LEVELS), each with its own acceptance rates */
     int confidence[GOVERNOR_ROWS];

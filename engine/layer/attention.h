@@ -28,6 +28,10 @@ struct attention_kind {
     /* Computes a span's rows of w->att: attention over the keys, or the mixer's output and its next state. */
     int (*attend)(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
                   const struct span *s, struct key_range keys);
+    /* Attends for several spans of consecutive rows, each over all its keys, with the bits of attend; NULL: attend()
+     * for each does it. */
+    int (*attend_spans)(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
+                        const struct span *spans, int n_spans);
     /* memory grown on demand beyond the workspace; NULL: none */
     size_t (*grown_bytes)(const struct config *c, int layer, int keys);
 };

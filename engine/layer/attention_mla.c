@@ -65,16 +65,15 @@ static int absorb_queries(struct exec *x, const struct config *c, const struct l
                                .batch_y = latent});
 }
 
-/* The cache is both key and value of the absorbed queries. The result is projected by W_v. */
-int attention_absorbed(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
-                       const struct span *s, struct key_range keys, const int32_t *chosen) {
+/* Attends with a span's absorbed queries, rows [at, at + s->n) of w->absorbed_q, to the same rows of w->absorbed_out.
+ * The cache is both their key and their value. */
+static int attend_latents(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
+                          const struct span *s, int at, struct key_range keys, const int32_t *chosen) {
     const struct mla_sizes a = config_mla(c, layer);
-    const int latent = a.latent, heads = a.heads, kv_rows = a.nope + a.v_dim; /* kv_rows: rows of kv_b per head */
-    const bool split = c->split_kv_b;
-    float *out = w->att + (size_t)s->row * (size_t)(heads * a.v_dim);
+    const int latent = a.latent, heads = a.heads;
     struct kv_plane plane = attention_plane(s->cache[layer].p[0], keys.first);
-    struct op_attention o = {.out = w->absorbed_out,
-                             .q = w->absorbed_q,
+    struct op_attention o = {.out = w->absorbed_out + (size_t)at * (size_t)(heads * a.kv_lora),
+                             .q = w->absorbed_q + (size_t)at * (size_t)(heads * latent),
                              .k = plane,
                              .v = plane,
                              .sinks = keys.piece & PIECE_FIRST ? y->sinks : NULL, /* added once */
@@ -93,22 +92,43 @@ int attention_absorbed(struct exec *x, const struct config *c, const struct laye
                              .scale = config_attn_scale(c, layer),
                              .at = attention_address(s, layer, 0),
                              .v_at = attention_address(s, layer, 0)};
-    if (keys.piece & PIECE_FIRST)
-        TRY(absorb_queries(x, c, y, layer, w, w->q + (size_t)s->row * (size_t)(heads * a.dim), s->n));
-    TRY(attention_by_pieces(x, w, &o, keys.piece, w->lse));
-    if (!(keys.piece & PIECE_LAST)) return 0;
-    TRY(x->ops->linear(
+    return attention_by_pieces(x, w, &o, keys.piece, w->lse);
+}
+/* Projects n rows of w->absorbed_out by W_v to out. */
+static int project_values(struct exec *x, const struct config *c, const struct layer *y, int layer,
+                          const struct work *w, float *out, int n) {
+    const struct mla_sizes a = config_mla(c, layer);
+    const int heads = a.heads, kv_rows = a.nope + a.v_dim; /* kv_rows: rows of kv_b per head */
+    const bool split = c->split_kv_b;
+    return x->ops->linear(
         x, &(struct op_linear){.y = out,
                                .x = w->absorbed_out,
                                .w = split ? mat_rows(y->v_b, 0, a.v_dim) : mat_rows(y->kv_b, a.nope, kv_rows),
-                               .n = s->n,
+                               .n = n,
                                .ldx = heads * a.kv_lora,
                                .ldy = heads * a.v_dim,
                                .wide = config_needs_wide_activations(c),
                                .batch = heads,
                                .batch_rows = split ? a.v_dim : kv_rows,
                                .batch_x = a.kv_lora,
-                               .batch_y = a.v_dim}));
+                               .batch_y = a.v_dim});
+}
+static float *query_row(const struct config *c, int layer, const struct work *w, int row) {
+    const struct mla_sizes a = config_mla(c, layer);
+    return w->q + (size_t)row * (size_t)(a.heads * a.dim);
+}
+static float *result_row(const struct config *c, int layer, const struct work *w, int row) {
+    const struct mla_sizes a = config_mla(c, layer);
+    return w->att + (size_t)row * (size_t)(a.heads * a.v_dim);
+}
+
+int attention_absorbed(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
+                       const struct span *s, struct key_range keys, const int32_t *chosen) {
+    float *out = result_row(c, layer, w, s->row);
+    if (keys.piece & PIECE_FIRST) TRY(absorb_queries(x, c, y, layer, w, query_row(c, layer, w, s->row), s->n));
+    TRY(attend_latents(x, c, y, layer, w, s, 0, keys, chosen));
+    if (!(keys.piece & PIECE_LAST)) return 0;
+    TRY(project_values(x, c, y, layer, w, out, s->n));
     return attention_gate_output(x, c, layer, w, s, out);
 }
 
@@ -279,10 +299,37 @@ static int mla_attend(struct exec *x, const struct config *c, const struct layer
                                              : attention_absorbed(x, c, y, layer, w, s, keys, NULL);
 }
 
+/* Attends for spans of n rows in all with one reading of W_k and W_v. */
+static int attend_together(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
+                           const struct span *spans, int n_spans, int n) {
+    const int row = spans->row;
+    TRY(absorb_queries(x, c, y, layer, w, query_row(c, layer, w, row), n));
+    for (int i = 0; i < n_spans; i++)
+        TRY(attend_latents(x, c, y, layer, w, &spans[i], spans[i].row - row,
+                           (struct key_range){.n = spans[i].pos + spans[i].n, .piece = PIECE_ALL}, NULL));
+    TRY(project_values(x, c, y, layer, w, result_row(c, layer, w, row), n));
+    for (int i = 0; i < n_spans; i++)
+        TRY(attention_gate_output(x, c, layer, w, &spans[i], result_row(c, layer, w, spans[i].row)));
+    return 0;
+}
+static int mla_attend_spans(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
+                            const struct span *spans, int n_spans) {
+    for (int i = 0, end; i < n_spans; i = end) {
+        int n = spans[i].n;
+        for (end = i + 1; end < n_spans && n + spans[end].n <= BATCH_INVARIANT_ROWS; end++) n += spans[end].n;
+        if (end > i + 1) TRY(attend_together(x, c, y, layer, w, spans + i, end - i, n));
+        else
+            TRY(mla_attend(x, c, y, layer, w, &spans[i],
+                           (struct key_range){.n = spans[i].pos + spans[i].n, .piece = PIECE_ALL}));
+    }
+    return 0;
+}
+
 const struct attention_kind attention_mla = {.name = "mla",
                                              .is_recordable = true,
                                              .cache_planes = mla_cache_planes,
                                              .store_kv = mla_store_kv,
                                              .make_queries = mla_make_queries,
                                              .attend = mla_attend,
+                                             .attend_spans = mla_attend_spans,
                                              .grown_bytes = mla_grown_bytes};

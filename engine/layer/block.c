@@ -67,6 +67,15 @@ int block_attend(struct exec *x, const struct config *c, const struct layer *y, 
                  const struct span *s, struct key_range keys) {
     return attention_of(c, layer)->attend(x, c, y, layer, w, s, keys);
 }
+int block_attend_spans(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
+                       const struct span *spans, int n_spans) {
+    const struct attention_kind *a = attention_of(c, layer);
+    if (a->attend_spans) return a->attend_spans(x, c, y, layer, w, spans, n_spans);
+    for (int i = 0; i < n_spans; i++)
+        TRY(a->attend(x, c, y, layer, w, &spans[i],
+                      (struct key_range){.n = spans[i].pos + spans[i].n, .piece = PIECE_ALL}));
+    return 0;
+}
 int block_output(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n) {
     if (!y->o.rows) return 0; /* no mixer */
     return block_linear(x, c, w->x, c->hidden, w->att, mat_x_cols(&y->o), y->o, y->o_bias, n, true);

@@ -41,11 +41,18 @@ static double ring_layers(const struct search_policy *p) { return p->ring_layers
 /* --- Memory ----------------------------------------------------------------------------------- */
 
 static double moe_layers(const struct cost_model *q) { return q->layers - q->dense_layers; }
-/* Weights that every row reads, all layers. */
-static double dense_bytes(const struct cost_model *q) {
-    return q->layers * q->attn_block_bytes + moe_layers(q) * q->shared_bytes + q->dense_layers * q->ffn_bytes;
+/* A model without experts has its dense FFNs paged, each whole. */
+static bool pages_ffns(const struct cost_model *q) { return !q->n_experts; }
+static double paged_layers(const struct cost_model *q) { return pages_ffns(q) ? q->layers : moe_layers(q); }
+/* Weights of a layer that can be paged: all of its routed experts, or its dense FFN. */
+static double layer_pages(const struct cost_model *q) {
+    return pages_ffns(q) ? q->ffn_bytes : q->n_experts * q->expert_bytes;
 }
-static double layer_experts(const struct cost_model *q) { return q->n_experts * q->expert_bytes; }
+/* All other weights, which every row reads, all layers. */
+static double dense_bytes(const struct cost_model *q) {
+    return q->layers * q->attn_block_bytes + moe_layers(q) * q->shared_bytes +
+           (pages_ffns(q) ? 0 : q->dense_layers * q->ffn_bytes);
+}
 
 /* Row buffers between the operations of a layer: normed, queries, results, keys and values; doubled, as copies are in
  * flight. */
@@ -68,15 +75,15 @@ static void add_memory(const struct search_in *in, const struct search_policy *p
     double kv =
                p->n_rows * (in->prompt_tokens + in->answer_tokens) * (q->layers - q->kv_taken_layers) * q->kv_row_bytes,
            part = ceil(q->layers / device_count(p)) / q->layers; /* share of the layers on one device */
-    out->host_bytes = dense_bytes(q) + moe_layers(q) * layer_experts(q) + 2 * q->head_bytes + kv;
+    out->host_bytes = dense_bytes(q) + paged_layers(q) * layer_pages(q) + 2 * q->head_bytes + kv;
     /* hybrid: devices give memory of experts to KV, and sessions without room run on the CPU */
     if (p->placement != SEARCH_PAGED) return;
     const double rows = max_of(p->n_rows, min_of(p->n_rows * in->prompt_tokens, read_rows(in)));
     out->device_bytes =
         part * dense_bytes(q) + q->head_bytes + rows * q->row_bytes + min_of(read_micro(in, p), rows) * row_bytes(q);
-    /* resident experts, and ring pages for the rest */
-    out->device_bytes +=
-        (part * moe_layers(q) * p->weight_share + ring_layers(p) * (1 - p->weight_share)) * layer_experts(q);
+    /* resident weights, and ring pages for the rest: of a layer's others, or whole FFNs */
+    const double in_ring = pages_ffns(q) ? p->weight_share < 1 : 1 - p->weight_share;
+    out->device_bytes += (part * paged_layers(q) * p->weight_share + ring_layers(p) * in_ring) * layer_pages(q);
 }
 
 /* --- Time ------------------------------------------------------------------------------------- */
@@ -92,25 +99,53 @@ static double n_calls(const struct search_in *in, const struct rows *r, double r
     return r->alone > 0 ? ceil(rows / r->alone) : in->max_matrix_rows > 0 ? ceil(each / in->max_matrix_rows) : 1;
 }
 
+/* Share of an attention block's matrices that project queries to latents and results back: MLA's W_k and W_v. They are
+ * used beside the latents, on the CPU. */
+static double absorbing_share(const struct cost_model *q) {
+    return q->expand_flops > 0 ? q->expand_flops / q->attn_block_flops : 0;
+}
+enum { ABSORBING_OPS = 2 };
+
 static double projections_time(const struct search_in *in, const struct rows *r, double rows) {
     const struct cost_model *q = in->model;
-    const double k = n_calls(in, r, rows, rows);
+    const double k = n_calls(in, r, rows, rows), part = 1 - absorbing_share(q);
     return k * cost_time(in->cost, 1,
-                         &(struct cost_item){COST_LINEAR, q->dense, rows / k, q->attn_block_bytes,
-                                             rows / k * q->attn_block_flops, q->n_linear_ops}) +
+                         &(struct cost_item){COST_LINEAR, q->dense, rows / k, part * q->attn_block_bytes,
+                                             rows / k * part * q->attn_block_flops,
+                                             q->n_linear_ops - ABSORBING_OPS * (part < 1)}) +
            cost_time(in->cost, 1,
                      &(struct cost_item){COST_ELEM, COST_F32, rows, rows * q->elem_bytes, 0, q->n_elem_ops * k});
 }
-static double attention_bytes(const struct cost_model *q, const struct rows *r, double rows) {
+static double absorbing_bytes(const struct search_in *in, const struct rows *r, double rows) {
+    return n_calls(in, r, rows, rows) * absorbing_share(in->model) * in->model->attn_block_bytes;
+}
+static double key_bytes(const struct cost_model *q, const struct rows *r, double rows) {
     double keys = q->max_keys > 0 ? min_of(r->keys, q->max_keys) : r->keys;
     return rows / r->share * (keys * q->kv_row_bytes + r->keys * q->index_bytes);
 }
+static double attention_bytes(const struct search_in *in, const struct rows *r, double rows) {
+    return key_bytes(in->model, r, rows) + absorbing_bytes(in, r, rows);
+}
+/* Each session's rows are an operation of their own. */
+static double keys_time(const struct search_in *in, const struct rows *r, double rows, double flops) {
+    const struct cost_model *q = in->model;
+    return cost_time(
+        in->cost, 0,
+        &(struct cost_item){COST_ATTENTION, q->kv, r->share, key_bytes(q, r, rows), rows * flops, rows / r->share});
+}
+/* The CPU's part. Many rows of a prompt attend to expanded keys of MLA where that is faster, as block_expands_mla()
+ * decides; the last of them sees twice the mean of keys. */
 static double attention_time(const struct search_in *in, const struct rows *r, double rows) {
     const struct cost_model *q = in->model;
-    double keys = q->max_keys > 0 ? min_of(r->keys, q->max_keys) : r->keys;
-    return cost_time(in->cost, 0,
-                     &(struct cost_item){COST_ATTENTION, q->kv, rows, attention_bytes(q, r, rows),
-                                         rows * (keys * q->pair_flops + r->keys * q->index_flops), rows / r->share});
+    double keys = q->max_keys > 0 ? min_of(r->keys, q->max_keys) : r->keys, k = n_calls(in, r, rows, rows);
+    double absorbed = keys_time(in, r, rows, keys * q->pair_flops + r->keys * q->index_flops);
+    if (!absorbing_share(q)) return absorbed;
+    absorbed += k * cost_time(in->cost, 0,
+                              &(struct cost_item){COST_LINEAR, q->dense, rows / k, absorbing_bytes(in, r, rows) / k,
+                                                  rows / k * q->expand_flops, ABSORBING_OPS});
+    if (r->alone <= BATCH_INVARIANT_ROWS || q->expanded_pair_flops <= 0) return absorbed;
+    return min_of(absorbed,
+                  keys_time(in, r, rows, keys * q->expanded_pair_flops + 2 * keys / r->share * q->expand_flops));
 }
 static double shared_time(const struct search_in *in, const struct rows *r, double rows, bool moe) {
     const struct cost_model *q = in->model;
@@ -137,7 +172,7 @@ static double layer_time(const struct search_in *in, const struct search_policy 
     const struct cost_domain *g = &m->domain[1];
     const double n = n_micro_batches(p, r->n), u = r->n / n, turns = search_stagger((int)n, (int)device_count(p));
     /* per micro-batch; bytes the CPU reads */
-    const double cpu = attention_time(in, r, u), read = attention_bytes(q, r, u);
+    const double cpu = attention_time(in, r, u), read = attention_bytes(in, r, u);
     double gpu = projections_time(in, r, u) + shared_time(in, r, u, moe), d2h = u * (q->query_bytes + q->kv_row_bytes),
            h2d = u * q->query_bytes;
     if (moe) gpu += routed_time(in, r, u);
@@ -145,7 +180,7 @@ static double layer_time(const struct search_in *in, const struct search_policy 
     if (device_count(p) > 1) d2h += u * q->row_bytes, h2d += u * q->row_bytes;
     /* on its own stream */
     gpu += transfer_time(h2d, g->link[COST_H2D].rate) + transfer_time(d2h, g->link[COST_D2H].rate);
-    const double weights = moe ? (1 - p->weight_share) * layer_experts(q) : 0;
+    const double weights = moe || pages_ffns(q) ? (1 - p->weight_share) * layer_pages(q) : 0;
     t[SEARCH_BY_CPU] = n * cpu;
     t[SEARCH_BY_CARD] = turns * gpu; /* devices work on their layers in parallel */
     t[SEARCH_BY_LINK] = transfer_time(n * h2d + weights, g->link[COST_H2D].rate) / device_count(p);
@@ -168,12 +203,12 @@ static double pass_time(const struct search_in *in, const struct search_policy *
                         double t[SEARCH_LIMITS], double *rate) {
     const struct cost_model *q = in->model;
     double plain[SEARCH_LIMITS], sum = 0, moved, one;
-    if (q->dense_layers) sum += q->dense_layers * layer_time(in, p, r, false, plain, &moved);
-    one = layer_time(in, p, r, true, t, &moved);
+    if (q->dense_layers && !pages_ffns(q)) sum += q->dense_layers * layer_time(in, p, r, false, plain, &moved);
+    one = layer_time(in, p, r, !pages_ffns(q), t, &moved);
     if (rate) *rate = transfer_time(moved, one);
     const double n = n_micro_batches(p, r->n), turns = search_stagger((int)n, (int)device_count(p));
     /* pipeline fill and drain over the devices */
-    return sum + moe_layers(q) * one + (n - turns) / turns * t[SEARCH_BY_CARD];
+    return sum + paged_layers(q) * one + (n - turns) / turns * t[SEARCH_BY_CARD];
 }
 static double head_time(const struct search_in *in, double rows) {
     const double k = n_calls(in, &(struct rows){0}, rows, rows);
@@ -247,6 +282,7 @@ static void maximize_weights(const struct search_in *in, struct search_policy *p
     for (int i = 0; search_grid_ring(i) && (!i || p->placement == SEARCH_PAGED); i++) {
         int k = p->placement == SEARCH_PAGED && !i ? SEARCH_SHARES : 0;
         p->ring_layers = search_grid_ring(i);
+        if (pages_ffns(in->model) && p->ring_layers > 1 && p->ring_layers < 2) continue;
         do p->weight_share = (double)k / SEARCH_SHARES, search_cost(in, p, c);
         while (!c->fits && c->lacks == SEARCH_CARD_MEMORY && k-- > 0);
         if (c->fits || c->lacks != SEARCH_CARD_MEMORY) return;
@@ -340,8 +376,8 @@ void search_why(const struct search_in *in, const struct search_out *out, char *
     }
     n += snprintf(why, cap, "%s: %d prompts at once", placement_names[p->placement], p->n_rows);
     if (paged)
-        n += snprintf(why + n, cap - (size_t)n, " in micro-batches of %d, attention on the CPU, experts on the %s",
-                      p->micro_rows, p->n_devices > 1 ? "cards" : "card");
+        n += snprintf(why + n, cap - (size_t)n, " in micro-batches of %d, attention on the CPU, %s on the %s",
+                      p->micro_rows, pages_ffns(in->model) ? "FFNs" : "experts", p->n_devices > 1 ? "cards" : "card");
     if (p->n_devices > 1 && (size_t)n < cap)
         n += snprintf(why + n, cap - (size_t)n, " (layers alternate over %d)", p->n_devices);
     if (paged && (size_t)n < cap)

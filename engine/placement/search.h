@@ -17,7 +17,9 @@
 
 #include "engine/placement/policy.h"
 
-/* Work of a device. CPU: none. Hybrid: attention and the experts that it holds. Paged: experts and the rest of a layer,
+/* A model without experts has its dense FFNs paged, each whole: its ring has one or two layers.
+ *
+ * Work of a device. CPU: none. Hybrid: attention and the experts that it holds. Paged: experts and the rest of a layer,
  * except attention over cached keys. */
 enum search_placement { SEARCH_CPU, SEARCH_HYBRID, SEARCH_PAGED, SEARCH_PLACEMENTS };
 
@@ -44,7 +46,7 @@ struct search_policy {
     enum search_placement placement;
     int n_devices;       /* devices that take turns with the layers; 0: as 1 */
     double ring_layers;  /* paged: ring size for streamed experts, in layers, one of search_grid_ring(); 0: two */
-    double weight_share; /* paged: resident share of the routed experts; a multiple of 1/SEARCH_SHARES */
+    double weight_share; /* paged: resident share of the routed experts or FFNs; a multiple of 1/SEARCH_SHARES */
 };
 enum { SEARCH_SESSIONS = 16, SEARCH_SHARES = 16, SEARCH_PREFILL_ROWS = 8192, SEARCH_PREFILL_MICRO_ROWS = 512 };
 /* The bottleneck. BY_CHAIN: latency, no resource is saturated. */
@@ -63,8 +65,9 @@ enum search_bound { SEARCH_NO_GAIN, SEARCH_HOST_MEMORY, SEARCH_CARD_MEMORY, SEAR
 const char *search_bound_name(enum search_bound b);
 struct search_cost {
     bool fits;
-    enum search_bound lacks;       /* if it does not fit */
-    double layer_s[SEARCH_LIMITS]; /* paged: seconds per MoE layer; BY_ROWS: device to host */
+    enum search_bound lacks; /* if it does not fit */
+    /* paged: seconds per layer with experts, or per layer of a model without; BY_ROWS: device to host */
+    double layer_s[SEARCH_LIMITS];
     /* seconds in which each session gets a token; to prefill the prompts of all rows */
     double decode_s, prefill_s;
     double tokens_per_s;             /* answer tokens, prefill included */

@@ -178,10 +178,12 @@ static void report_open(struct throughput *m) {
     int n = 0;
     if (paged_n_devices(p) > 1)
         n = snprintf(facts, sizeof facts, "layers alternate over %d cards, ", paged_n_devices(p));
-    snprintf(facts + n, sizeof facts - (size_t)n,
-             "%.0f%% of the experts stay on the card, pages for %d%% of a layer's others; micro-batches of %d, up to "
-             "%d rows per batch; ",
-             100 * paged_resident_fraction(p), paged_ring_percent(p), m->options.micro, m->options.rows);
+    snprintf(
+        facts + n, sizeof facts - (size_t)n,
+        "%.0f%% of the %s stay on the card, pages for %d%% of a layer's others; micro-batches of %d, up to %d rows "
+        "per batch; ",
+        100 * paged_resident_fraction(p), paged_pages_ffns(p) ? "FFNs" : "experts", paged_ring_percent(p),
+        m->options.micro, m->options.rows);
     log_say(LOG_INFO, "paged batches: %s", facts);
     size_t len = strlen(facts), cap = sizeof m->why - 1;
     memmove(m->why + len, m->why, cap - len); /* in front of the predictions */

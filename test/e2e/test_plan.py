@@ -1,8 +1,10 @@
 """--plan for users and scripts: the JSON object that scripts rely on, the text with its plot, and invalid machine files."""
 import concurrent.futures
 import json
+import math
 import os
 import re
+import struct
 
 import driver
 import tiny
@@ -82,6 +84,54 @@ class Plan(driver.Case):
         self.assertLessEqual(max(map(len, text.splitlines())), 100)
         self.assertIn("\x1b[1m", self.run_bin("--plan", file, "-m", d, "--color", "always")[1].decode())
         self.assertNotIn("\x1b", self.run_bin("--plan", file, "-m", d, env={"NO_COLOR": "1", "CLICOLOR_FORCE": "1"})[1].decode())
+
+    def sparse_llama(self):
+        """A checkpoint of 4.4 GB of which only the header takes space; a plan reads no weights."""
+        d, hidden, inter, layers, vocab = os.path.join(self.home, "llama"), 2048, 8192, 32, 32000
+        tiny.make(d)
+        for name in os.listdir(d):
+            if "safetensors" in name:
+                os.remove(os.path.join(d, name))
+        with open(os.path.join(d, "config.json"), "w") as f:
+            json.dump({"model_type": "llama", "hidden_size": hidden, "intermediate_size": inter, "num_hidden_layers": layers, "vocab_size": vocab, "num_attention_heads": 16,
+                       "num_key_value_heads": 4, "rms_norm_eps": 1e-5, "max_position_embeddings": 8192, "torch_dtype": "bfloat16", "hidden_act": "silu"}, f)
+        shapes = {"embed_tokens": [vocab, hidden], "norm": [hidden]}
+        for i in range(layers):
+            p = f"layers.{i}."
+            shapes |= {p + "input_layernorm": [hidden], p + "post_attention_layernorm": [hidden]}
+            shapes |= {p + f"self_attn.{m}_proj": [n, hidden] for m, n in (("q", hidden), ("k", 512), ("v", 512), ("o", hidden))}
+            shapes |= {p + "mlp.gate_proj": [inter, hidden], p + "mlp.up_proj": [inter, hidden], p + "mlp.down_proj": [hidden, inter]}
+        shapes = {f"model.{k}.weight": v for k, v in shapes.items()} | {"lm_head.weight": [vocab, hidden]}
+        at, header = 0, {}
+        for name, shape in shapes.items():
+            size = 2 * math.prod(shape)
+            header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, at + size]}
+            at += size
+        text = json.dumps(header).encode()
+        with open(os.path.join(d, "model.safetensors"), "wb") as f:
+            f.write(struct.pack("<Q", len(text)) + text)
+            f.truncate(8 + len(text) + at)
+        return d
+
+    def test_models_without_experts_are_paged(self):
+        """Many prompts where a card holds part of the model: the FFNs cross the link once for all of them, as the search expects."""
+        box, d = self.machine(BOX + "card.memory = 2G\n"), self.sparse_llama()
+        rc, out, err = self.run_bin("--plan", box, "-m", d, "--json")
+        self.assertEqual((rc, err), (0, ""))
+        batch = json.loads(out)["batch"]
+        self.assertEqual(batch["policy"]["decode"], "paged", batch)
+        self.assertGreater(batch["policy"]["prompts"], 64, batch)
+        self.assertLess(batch["policy"]["weights_on_cards"], 1, batch)
+        self.assertLess(abs(batch["tokens_per_s"] / batch["expected_tokens_per_s"] - 1), 0.15, batch)
+        text = " ".join(self.run_bin("--plan", box, "-m", d, "-v")[1].decode().split())
+        self.assertRegex(text, r"in paged mode.* attention on the CPU, FFNs on the GPU \(\d+ % of those paged stay there\)")
+
+    def test_latents_are_paged(self):
+        """DeepSeek-V3 beside two cards: its matrices of latents are read once for the rows of many sessions, as the search expects, so that the CPU keeps up."""
+        batch = json.loads(self.run_bin("--plan", "paper-a-2", "--arch", "deepseek-v3", "--json")[1])["batch"]
+        self.assertEqual(batch["policy"]["decode"], "paged", batch)
+        self.assertGreater(batch["policy"]["prompts"], 256, batch)
+        self.assertLess(abs(batch["tokens_per_s"] / batch["expected_tokens_per_s"] - 1), 0.1, batch)
 
     def test_max_tpot_limits_answers(self):
         """--max-tpot: how many answers at once keep it; one that none keeps is said with its figure."""

@@ -135,12 +135,16 @@ static void text_on(const char *dir, int devices, const struct answer *processor
     char gpus[64];
     bool paged = false;
     /* the minimum that works, so that experts are paged */
-    for (int mem = devices > 1 ? 600 : 1000; !paged && mem < 4000; mem += 200) {
+    for (int mem = 400; !paged && mem < 4000; mem += 200) {
         snprintf(gpus, sizeof gpus, "emu:%d,cpu=scalar,mem=%dK", devices, mem);
         eng = open_engine(dir, gpus, DECODE_PAGED, 1, DT_F32);
         run(eng, 0, 1, 0, 0, alone);
         if ((paged = !strcmp(alone[0].mode, "paged"))) run(eng, 0, PROMPTS, 0, 0, together);
-        if (paged) CHECK(throughput_resident_share(eng) < 1, "%s: all experts stay on a device with %d KB", dir, mem);
+        if (paged) { /* a device with one FFN has no use for a page */
+            const struct config *c = &eng->weights.config;
+            CHECK(throughput_resident_share(eng) < 1 || (!c->n_experts && c->n_layers <= devices),
+                  "%s: all experts stay on a device with %d KB", dir, mem);
+        }
         if (!paged) engine_close(&eng);
     }
     CHECK(throughput_devices(eng) == devices, "%s: on %d of %d devices", dir, throughput_devices(eng), devices);

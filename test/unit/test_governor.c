@@ -310,15 +310,15 @@ static void nothing_is_guessed_before_anything_is_known(void **st) {
 
 /* Of two sessions only the first has drafts: they pay, but the other one would wait for their rows longer than the
  * bound permits. */
-static void a_bound_limits_drafts(void **st) {
+static void a_bound_limits_drafts_of(int n) {
     struct governor g = {0};
-    struct governor_in in = {.mode = 0, .n = 2, .rows = 2, .confidence = {5, 5}, .max_drafted = {2, 0}};
+    struct governor_in in = {.mode = 0, .n = n, .rows = n, .confidence = {5, 5}, .max_drafted = {2, 0}};
     int k[GOVERNOR_ROWS];
     for (int i = 0; i < 100; i++) {
         for (int at = 0; at < 2; at++) governor_judge(&g, 5, at, 1);
         governor_choose(&g, &in, k);
         governor_record(&g, &(struct governor_sample){
-                                .n = 2, .rows = 2, .n_drafted = k[0], .n_accepted = k[0], .seconds = 1 + 0.2 * k[0]});
+                                .n = n, .rows = n, .n_drafted = k[0], .n_accepted = k[0], .seconds = 1 + 0.2 * k[0]});
     }
     assert_true(governor_choose(&g, &in, k) > 1 && k[0] == 2);
     in.max_batch_s = 1.3;
@@ -327,6 +327,11 @@ static void a_bound_limits_drafts(void **st) {
     assert_true(governor_choose(&g, &in, k) == 1 && !k[0]);
     in.max_batch_s = 0.9; /* missed anyway */
     assert_true(governor_choose(&g, &in, k) > 1 && k[0] == 2);
+}
+/* One session's drafts delay others, or only its own next token. */
+static void a_bound_limits_drafts(void **st) {
+    a_bound_limits_drafts_of(2);
+    a_bound_limits_drafts_of(1);
 }
 
 int main(int argc, char **argv) {

@@ -220,6 +220,9 @@ static void k3_parts_need_the_whole_sum(void **st) {
     struct error e = {0};
     if (parse(&c, K3(FULL, SITU K3_ALL), false, &e)) fail_msg("%s", e.text);
     assert_null(slp_why_unsplittable(&c)); /* several devices add their parts before the sum is normed */
+    struct config convolved = c;
+    convolved.short_taps = 4; /* unlike states, rows before a stripe do not go from device to device */
+    assert_non_null(strstr(slp_why_unsplittable(&convolved), "three times per layer, which is not built"));
 }
 
 #define KINDS "[\"linear_attention\",\"full_attention\",\"linear_attention\",\"full_attention\",\"linear_attention\"]"

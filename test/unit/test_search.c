@@ -176,6 +176,62 @@ static void two_cards_by_hand(void **st) {
     near(c.layer_s[SEARCH_BY_LINK], 40e-3 + 3 * 502.8e-6, 1e-4);
 }
 
+/* A model without experts, whose FFNs of 400 MB are paged as the four experts of a layer are above: the same times. The
+ * ring has whole FFNs, whatever share of the layers stays on the card, and one if two do not fit. */
+static void dense_by_hand(void **st) {
+    struct search_in in = question();
+    struct search_policy p = {.n_rows = 64, .micro_rows = 16, .placement = SEARCH_PAGED};
+    struct search_cost c;
+    q.n_experts = q.topk = 0, q.dense_layers = q.layers, q.ffn_bytes = q.ffn_flops = 400e6;
+    search_cost(&in, &p, &c);
+    assert_true(c.fits);
+    near(c.layer_s[SEARCH_BY_CARD], 4 * 502.8e-6, 1e-4);
+    near(c.layer_s[SEARCH_BY_LINK], 40.1024e-3, 1e-6);
+    near(c.layer_s[SEARCH_BY_MEMORY], 4.11776e-3, 1e-6);
+    near(c.decode_s, 0.401024, 1e-6);
+    near(c.host_bytes, 4.5e9 + 128e6, 1e-9);
+    near(c.device_bytes, 500e6 + 25.6e6 + 1.408e6 + 800e6, 1e-9);
+    p.weight_share = 0.5;
+    search_cost(&in, &p, &c);
+    near(c.layer_s[SEARCH_BY_LINK], 20.1024e-3, 1e-6);
+    near(c.device_bytes, 500e6 + 25.6e6 + 1.408e6 + 2000e6 + 800e6, 1e-9);
+    p.weight_share = 1;
+    search_cost(&in, &p, &c);
+    near(c.layer_s[SEARCH_BY_LINK], 102.4e-6, 1e-6);
+    near(c.device_bytes, 500e6 + 25.6e6 + 1.408e6 + 4000e6, 1e-9);
+    for (int i = 0; i < 3; i++) { /* room for two FFNs; for one and a half; for less than one */
+        struct search_out out;
+        char why[400];
+        in.device_bytes = (double[]){1400e6, 1200e6, 850e6}[i], in.allowed_mask = 1 << SEARCH_PAGED;
+        search_run(&in, &out);
+        assert_int_equal(out.is_found, i < 2);
+        if (out.is_found) near(out.policy.ring_layers, 2 - i, 1e-9);
+        search_why(&in, &out, why, sizeof why);
+        assert_true(!out.is_found || strstr(why, "FFNs on the card"));
+    }
+}
+
+/* Latents: a fifth of the attention block's matrices is used on the processor, which reads those 10 MB once for the 16
+ * rows of a micro-batch and computes 160 MFLOP in 160 us; attention over 151 keys takes 16 * 151 * 100,000 FLOP, 241.6
+ * us. At most 12 rows at a time read the 10 MB twice, in 100 us each. Prompts of 100 tokens expand their keys: a row
+ * takes 50.5 keys of 1,000 FLOP and 1.01 expansions of 10 MFLOP, 492.3 rows 4.997 ms. */
+static void latents_by_hand(void **st) {
+    struct search_in in = question();
+    struct search_policy p = {.n_rows = 64, .micro_rows = 16, .placement = SEARCH_PAGED};
+    struct search_cost c;
+    q.expand_flops = 10e6, q.expanded_pair_flops = 1000, q.pair_flops = 100e3;
+    search_cost(&in, &p, &c);
+    near(c.layer_s[SEARCH_BY_CPU], 4 * 401.6e-6, 1e-6);
+    near(c.layer_s[SEARCH_BY_CARD], 4 * 492.8e-6, 1e-4);
+    near(c.layer_s[SEARCH_BY_MEMORY], 4.11776e-3 + 40e6 / 100e9, 1e-6);
+    in.max_matrix_rows = 12;
+    search_cost(&in, &p, &c);
+    near(c.layer_s[SEARCH_BY_CPU], 4 * 441.6e-6, 1e-6);
+    in.prefill_micro_rows = 512;
+    search_cost(&in, &p, &c);
+    near(c.prefill_s, 10 * 13 * 4.99717e-3, 1e-5);
+}
+
 static void policies_that_do_not_fit_name_what_they_lack(void **st) {
     struct search_in in = question();
     struct search_policy p = {.n_rows = 64, .micro_rows = 16, .placement = SEARCH_PAGED};
@@ -389,6 +445,8 @@ int main(void) {
         cmocka_unit_test_setup(paged_by_hand, setup),
         cmocka_unit_test_setup(hybrid_by_hand, setup),
         cmocka_unit_test_setup(two_cards_by_hand, setup),
+        cmocka_unit_test_setup(dense_by_hand, setup),
+        cmocka_unit_test_setup(latents_by_hand, setup),
         cmocka_unit_test_setup(policies_that_do_not_fit_name_what_they_lack, setup),
         cmocka_unit_test_setup(search_equals_a_full_enumeration, setup),
         cmocka_unit_test_setup(paper_b_machine_prefers_paged_placement, setup),

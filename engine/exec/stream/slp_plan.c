@@ -9,9 +9,10 @@ enum { MIN_DENSE_SLOTS = 2, MAX_DENSE_SLOTS = 8 };
 enum { MIN_SLOTS = 2, GOOD_SLOTS = 8 };
 
 const char *slp_why_unsplittable(const struct config *c) {
-    return c->short_taps
-               ? "its attention blocks' outputs are convolved along the prompt, so no device can begin in its middle"
-               : NULL;
+    /* States go from rank to rank; rows before a stripe do not (dslp in the manual). */
+    return c->short_taps ? "its convolutions along the prompt need a neighbour's rows three times per layer, which is "
+                           "not built"
+                         : NULL;
 }
 
 size_t slp_partial_floats(const struct config *c, int chunk) {

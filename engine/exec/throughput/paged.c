@@ -13,9 +13,9 @@ const char *paged_why_not(const struct runtime *m) {
     if (!m->gpus) return "there are no devices";
     if (m->gpus->is_lost) return "a device was lost";
     if (m->disk_prefetch) return "the weights do not fit in memory";
-    if (!c->n_experts) return "the model has no routed experts";
     if (config_lookback(c)) return "embeddings of n-grams are not supported";
-    if (c->attn != ATTN_GQA) return "its attention (MLA or a variant) is not supported, only GQA";
+    if (c->attn != ATTN_GQA && c->attn != ATTN_MLA)
+        return "its attention selects or joins keys, only GQA and MLA are supported";
     for (int l = 0; l < c->n_layers; l++)
         if (config_is_stateful(c, l)) return "layers with a state instead of keys are not supported";
     if (config_has_single_blocks(c)) return "layers with attention or an FFN only are not supported";
@@ -52,7 +52,7 @@ static void store_kv(const struct paged_span *s, int layer, const struct kv_plan
 }
 
 static int attend_unit(struct paged_device *d, int unit) {
-    const struct paged *p = d->p;
+    struct paged *p = d->p;
     const int layer = paged_layer(d, unit);
     const struct micro_batch *m = paged_micro(d, unit);
     struct rows_buffer *b = &d->buffer[unit % PAGED_BUFFERS];
@@ -64,13 +64,15 @@ static int attend_unit(struct paged_device *d, int unit) {
     for (int i = m->span; i < m->span + m->n_spans; row += p->spans[i++].n)
         if (!p->m->cpu_queue) store_kv(&p->spans[i], layer, made, n, row);
     row = 0;
-    for (int i = m->span; i < m->span + m->n_spans; row += p->spans[i++].n) {
-        const struct paged_span *s = &p->spans[i];
-        struct work w = {.q = b->q, .att = b->att};
-        TRY(block_attend(p->m->cpu, p->c, y, layer, &w,
-                         &(struct span){.cache = s->kv->layer, .row = row, .n = s->n, .pos = s->pos},
-                         (struct key_range){.n = s->pos + s->n, .piece = PIECE_ALL}));
+    for (int i = 0; i < m->n_spans; row += p->attending[i++].n) {
+        const struct paged_span *s = &p->spans[m->span + i];
+        p->attending[i] = (struct span){.cache = s->kv->layer, .row = row, .n = s->n, .pos = s->pos};
     }
+    struct work w = p->cpu_work;
+    w.q = b->q, w.att = b->att;
+    const int rc = block_attend_spans(p->m->cpu, p->c, y, layer, &w, p->attending, m->n_spans);
+    work_keep_grown(&p->cpu_work, &w);
+    if (rc) return rc;
     trace_cpu(p->m->trace, t, "attention", layer, (int)(m - p->micro));
     return signal_attended(d, paged_value(d, unit));
 }
@@ -257,7 +259,11 @@ static int open_memory(struct paged *p, struct error *e) {
     plan_plane_offsets(p);
     p->micro = mem_alloc(PAGED_MAX_MICRO_BATCHES * sizeof *p->micro);
     p->extents = mem_alloc(rows * sizeof *p->extents);
-    if (!rc && (!p->micro || !p->extents)) rc = error_set(e, ERR_MEMORY, "no memory for micro-batches");
+    p->attending = mem_alloc((size_t)p->o.micro * sizeof *p->attending);
+    if (!rc && (!p->micro || !p->extents || !p->attending))
+        rc = error_set(e, ERR_MEMORY, "no memory for micro-batches");
+    /* absorbed queries, or expanded keys; pages that are never written stay unmapped */
+    if (!rc && p->c->attn == ATTN_MLA) rc = work_open(&p->cpu_work, p->c, p->o.micro, NULL, NULL, NULL, e);
     return rc;
 }
 
@@ -293,14 +299,17 @@ void paged_close(struct paged **pp) {
     for (int i = 0; i < p->n_dev; i++) paged_device_close(&p->dev[i]);
     mem_free(p->micro);
     mem_free(p->extents);
+    mem_free(p->attending);
+    work_close(&p->cpu_work);
     mem_free(p);
 }
 
 int paged_n_devices(const struct paged *p) { return p->n_dev; }
+bool paged_pages_ffns(const struct paged *p) { return p->dev[0].w.is_dense; }
 double paged_resident_fraction(const struct paged *p) {
     double n_resident = 0, n_routed = 0;
     for (int i = 0; i < p->n_dev; i++)
-        n_resident += p->dev[i].w.n_resident, n_routed += (double)p->dev[i].w.n_moe * p->dev[i].w.n_experts;
+        n_resident += p->dev[i].w.n_resident, n_routed += (double)p->dev[i].w.n_paged_layers * p->dev[i].w.n_experts;
     return n_routed > 0 ? n_resident / n_routed : 0;
 }
 int paged_ring_percent(const struct paged *p) {

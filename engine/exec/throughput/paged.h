@@ -3,12 +3,15 @@
  * through each layer in micro-batches. The device computes queries, keys and values of one; the CPU, which has the KV
  * of all sessions, attends for the next; the device runs output projection and routed experts of another. Expert
  * weights are uploaded one layer ahead, two pages per expert, spread evenly over the micro-batches of a layer: once per
- * batch, however many rows it has. Unpinned weights go through the staging threads.
+ * batch, however many rows it has. Unpinned weights go through the staging threads. In a model without experts each
+ * layer's dense FFN takes the place of experts: two pages, uploaded one layer ahead.
  *
  * Everything but routed experts stays on the device, and so do as many routed experts per layer as requested or as fit.
+ * So dense layers before layers of experts stay: a byte that stays saves one over the link, whatever weight it is of.
  * A row has the same bits in any batch: operations take at most BATCH_INVARIANT_ROWS rows of several sessions, and a
- * longer span runs alone, so callers must cut prompts at positions that depend on the prompt only. Only GQA attention
- * is built: see paged_why_not.
+ * longer span runs alone, so callers must cut prompts at positions that depend on the prompt only. Attention is GQA or
+ * MLA: see paged_why_not. Of MLA the device makes queries and latents, and the CPU, which has the latents of all
+ * sessions, absorbs the queries and projects the results.
  *
  * Several devices hold the layers round-robin. A layer follows the one before it by some micro-batches, so that all
  * devices compute at once; rows move between devices through host memory. No sum is split, so results equal one
@@ -23,8 +26,8 @@ struct paged_options {
     int devices; /* use the first `devices` of the set; 0: all */
     int micro;   /* rows per micro-batch, at most */
     int rows;    /* rows per batch, at most */
-    /* fraction of each layer's routed experts that stays on the device; < 0: as many as fit beside pages for two layers
-     */
+    /* fraction of each layer's routed experts (or of the dense FFNs) that stays on the device; < 0: as many as fit
+     * beside pages for two layers */
     double resident_fraction;
 };
 /* Returns NULL if the model can be paged on these devices, else the reason. */
@@ -35,7 +38,8 @@ int paged_open(struct paged **p, struct runtime *m, enum dtype kv, const struct 
                const _Atomic int *cancel, struct error *e);
 void paged_close(struct paged **p);
 int paged_n_devices(const struct paged *p);
-double paged_resident_fraction(const struct paged *p); /* fraction of routed experts that is resident */
+bool paged_pages_ffns(const struct paged *p);          /* dense FFNs instead of routed experts */
+double paged_resident_fraction(const struct paged *p); /* fraction of those that is resident */
 /* size of the page ring in percent of a layer's streamed experts, smallest of all devices */
 int paged_ring_percent(const struct paged *p);
 

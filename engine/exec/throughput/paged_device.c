@@ -199,6 +199,24 @@ static int run_experts(struct paged_device *d, int layer, const struct micro_bat
     return is_last ? paged_weights_free(&d->w, layer, c->n_experts, d->main) : 0;
 }
 
+/* Runs the FFN of a layer of a model without experts. After the layer's last rows its pages are freed. Queued
+ * operations refer to the layer's view, so that it is written before the first of them only. */
+static int run_dense_ffn(struct paged_device *d, int layer, const struct micro_batch *m) {
+    const struct paged *p = d->p;
+    const struct row_extent *first = p->extents + m->extent;
+    struct layer *y = &d->w.views[layer];
+    struct expert ffn;
+    int span = trace_begin(p->m->trace, d->main, d->rank, LANE_COMPUTE, "ffn", layer, (int)(m - p->micro));
+    TRY(paged_weights_use(&d->w, layer, 0, d->main, &ffn));
+    if (m == p->micro) y->dense = ffn;
+    for (const struct row_extent *t = first; t < first + m->n_extents; t++) {
+        struct work w = work_from_row(d, m, layer, t->at);
+        TRY(block_experts(exec_of(d), p->c, y, layer, &w, PART_SHARED, w.x, t->n));
+    }
+    trace_end(p->m->trace, span, d->main);
+    return m == &p->micro[p->n_micros - 1] ? paged_weights_free(&d->w, layer, 1, d->main) : 0;
+}
+
 /* Runs everything after attention, up to the next layer. */
 static int finish_unit(struct paged_device *d, int unit) {
     const struct paged *p = d->p;
@@ -217,8 +235,9 @@ static int finish_unit(struct paged_device *d, int unit) {
         TRY(block_route(exec_of(d), p->c, y, layer, &w, t->n));
     }
     trace_end(p->m->trace, span, d->main);
+    if (d->w.is_dense) TRY(run_dense_ffn(d, layer, m));
     if (p->c->layer[layer].moe) TRY(run_experts(d, layer, m));
-    for (const struct row_extent *t = first; t < end; t++) {
+    for (const struct row_extent *t = first; t < end && !d->w.is_dense; t++) {
         struct work w = work_from_row(d, m, layer, t->at);
         TRY(block_experts(exec_of(d), p->c, y, layer, &w, PART_SHARED, w.x, t->n));
     }
@@ -258,9 +277,10 @@ int paged_device_feed(struct paged_device *d) {
                paged_turn(d, n_projected) - paged_turn(d, unit + 1) < ahead;
              n_projected++)
             TRY(project_unit(d, n_projected));
-        if (!p->c->layer[layer].moe) continue;
+        /* rounded up: the pages of a dense FFN follow its layer's first micro-batch */
         TRY(paged_weights_send(w, w->layer_base + n_streamed +
-                                      n_next_streamed * (uint64_t)n_fed_of_layer / (uint64_t)p->n_micros));
+                                      (n_next_streamed * (uint64_t)n_fed_of_layer + (uint64_t)p->n_micros - 1) /
+                                          (uint64_t)p->n_micros));
         if (n_fed_of_layer == p->n_micros) w->layer_base += n_streamed;
     }
     return gpu_timeline_signal(d->projected, paged_end_value(p), d->main);
@@ -330,7 +350,7 @@ static int open_memory(struct paged_device *d, struct error *e) {
     }
     d->cache = mem_calloc((size_t)c->n_layers, sizeof *d->cache);
     d->runs = mem_alloc(paged_max_runs(p->o.micro) * sizeof *d->runs);
-    d->run_counts = mem_alloc(paged_max_runs(p->o.micro) * n_experts * sizeof *d->run_counts);
+    d->run_counts = mem_alloc(paged_max_runs(p->o.micro) * (n_experts + 1) * sizeof *d->run_counts);
     if (!rc && (!d->cache || !d->runs || !d->run_counts)) rc = error_set(e, ERR_MEMORY, "no memory for micro-batches");
     for (int l = 0; l < c->n_layers && !rc; l++) paged_planes(p, l, d->planes, d->cache[l].p);
     return rc;

@@ -11,8 +11,10 @@
 
 enum { PAGE_GATE_UP, PAGE_DOWN, PAGES }; /* pages of an expert: gate and up; down */
 
-/* Page table of a device's layers. Experts [0, resident) of a layer are resident; the rest are streamed in order in
- * each batch, counted over layers and batches, and the count-th uses slot count % ring. */
+/* Page table of a device's layers. In a model without experts each layer's dense FFN is paged, as the layer's only
+ * expert; dense layers among layers of experts stay on the device whole. Experts [0, resident) of a layer are resident;
+ * the rest are streamed in order in each batch, counted over layers and batches, and the count-th uses slot count %
+ * ring. */
 struct paged_weights {
     struct runtime *m;
     struct gpu *g;
@@ -29,8 +31,9 @@ struct paged_weights {
     struct ledger_entry *resident_mem; /* [n_resident] */
     struct ledger_entry pages[PAGES];  /* [ring] slots each */
     size_t page_bytes[PAGES];
-    int n_layers, n_experts, n_moe, n_resident, ring; /* n_moe: of this device */
-    struct weights head;                              /* final norm and LM head, on the device that has them */
+    bool is_dense;                                             /* the model has no experts */
+    int n_layers, n_experts, n_paged_layers, n_resident, ring; /* n_paged_layers: of this device */
+    struct weights head;                                       /* final norm and LM head, on the device that has them */
     struct ledger_entry head_mem;
     int next_layer, next_expert; /* expert of count `sent` */
     /* counts: sent; freed (as enqueued); first streamed expert of the current layer */
@@ -42,7 +45,8 @@ void paged_weights_close(struct paged_weights *w);
 /* Reopens stage and timelines; drops uploads in flight. */
 int paged_weights_reset(struct paged_weights *w, struct error *e);
 bool paged_weights_has_head(const struct paged_weights *w); /* whether this device has the last layer and the head */
-/* Feeding thread. Streamed experts of the layer, and of the device's next MoE layer (wrapping to the next batch). */
+/* Feeding thread. Streamed experts of the layer, and of the device's next layer that has any (wrapping to the next
+ * batch). */
 uint64_t paged_weights_streamed(const struct paged_weights *w, int layer),
     paged_weights_next_streamed(const struct paged_weights *w, int layer);
 /* Uploads experts with count below `until`, as far as slots are free or will be freed by enqueued work. */
@@ -109,10 +113,12 @@ struct paged {
     float *host_x;                                 /* pinned: [rows, hidden], embeddings, then rows between devices */
     int32_t *host_pos, *host_tokens, *host_length; /* pinned: [rows] */
     size_t plane_at[CACHE_PLANES + 1];             /* offset of a plane's rows in rows_buffer.kv and planes */
+    struct work cpu_work;                          /* what MLA needs on the CPU; else empty */
     uint32_t base_value;                           /* timeline value before this batch */
     /* the running batch: */
     struct micro_batch *micro;  /* [PAGED_MAX_MICRO_BATCHES] */
     struct row_extent *extents; /* [rows] */
+    struct span *attending;     /* [micro rows] of the micro-batch that attends */
     int n_micros, n, stagger;   /* stagger: micro-batches by which a layer follows the one before */
     const struct paged_span *spans;
     int n_spans;

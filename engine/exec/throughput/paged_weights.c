@@ -5,30 +5,54 @@
 #include "engine/exec/throughput/paged_internal.h"
 
 static bool has_layer(const struct paged_weights *w, int layer) { return layer % w->ranks == w->rank; }
-static bool has_experts(const struct paged_weights *w, int layer) {
-    return has_layer(w, layer) && w->m->w->config.layer[layer].moe;
+static bool has_pages(const struct paged_weights *w, int layer) {
+    return has_layer(w, layer) && (w->is_dense || w->m->w->config.layer[layer].moe);
 }
 bool paged_weights_has_head(const struct paged_weights *w) { return has_layer(w, w->n_layers - 1); }
 
 /* --- Ranges ----------------------------------------------------------------------------------- */
 
+static bool is_within(const void *field, const void *of, size_t size) {
+    return (uintptr_t)field - (uintptr_t)of < size;
+}
+static bool is_of_dense_ffn(const struct copy_range *r, const struct layer *view) {
+    return is_within(r->field, &view->dense, sizeof view->dense);
+}
+
+/* Lists what stays on the device of a layer: everything but what is paged. */
 static int layer_ranges(const struct paged_weights *w, int layer, struct layer *view, struct copy_range *out) {
     *view = (struct layer){0};
-    return copy_ranges_list(&w->m->w->config, layer, MODULE_LAYER, &w->m->w->layers[layer], view, out);
+    int n = copy_ranges_list(&w->m->w->config, layer, MODULE_LAYER, &w->m->w->layers[layer], view, out), n_kept = 0;
+    for (int i = 0; i < n; i++)
+        if (!w->is_dense || !is_of_dense_ffn(&out[i], view)) out[n_kept++] = out[i];
+    return n_kept;
+}
+/* Lists a layer's dense FFN as copy_ranges_list() does a routed expert. */
+static int dense_ffn_ranges(const struct paged_weights *w, int layer, struct expert *view, struct copy_range *out) {
+    struct layer all = {0};
+    int n = copy_ranges_list(&w->m->w->config, layer, MODULE_SHARED, &w->m->w->layers[layer], &all, out), n_kept = 0;
+    for (int i = 0; i < n; i++) {
+        if (!is_of_dense_ffn(&out[i], &all)) continue;
+        const size_t at = (size_t)((const char *)out[i].field - (const char *)&all.dense);
+        out[n_kept] = out[i];
+        out[n_kept++].field = (const void **)(void *)((char *)view + at);
+    }
+    *view = all.dense;
+    return n_kept;
 }
 /* Lists an expert's ranges: first *n_gate_up of page PAGE_GATE_UP, then those of PAGE_DOWN. Returns the number of
  * ranges. */
 static int expert_ranges(const struct paged_weights *w, int layer, int expert, struct expert *view,
                          struct copy_range out[COPY_RANGES_MAX], int *n_gate_up) {
     struct copy_range all[COPY_RANGES_MAX];
-    int n = copy_ranges_list(&w->m->w->config, layer, MODULE_EXPERT, &w->m->w->layers[layer].experts[expert], view,
-                             all),
+    int n = w->is_dense ? dense_ffn_ranges(w, layer, view, all)
+                        : copy_ranges_list(&w->m->w->config, layer, MODULE_EXPERT,
+                                           &w->m->w->layers[layer].experts[expert], view, all),
         n_listed = 0;
     for (int page = 0; page < PAGES; page++) {
         for (int i = 0; i < n; i++) {
-            const char *field = (const char *)all[i].field, *down = (const char *)&view->down;
-            bool of_down =
-                (field >= down && field < down + sizeof view->down) || all[i].field == (const void **)&view->down_bias;
+            bool of_down = is_within(all[i].field, &view->down, sizeof view->down) ||
+                           all[i].field == (const void **)&view->down_bias;
             if (of_down == (page == PAGE_DOWN)) out[n_listed++] = all[i];
         }
         if (!page) *n_gate_up = n_listed;
@@ -67,7 +91,7 @@ static void measure_pages(struct paged_weights *w) {
     struct expert view;
     int n_gate_up = 0;
     for (int l = 0; l < w->n_layers; l++)
-        for (int k = 0; k < w->n_experts && has_experts(w, l); k++) {
+        for (int k = 0; k < w->n_experts && has_pages(w, l); k++) {
             int n = expert_ranges(w, l, k, &view, ranges, &n_gate_up);
             size_t gate_up_bytes = copy_ranges_bytes(ranges, n_gate_up),
                    down_bytes = copy_ranges_bytes(ranges + n_gate_up, n - n_gate_up);
@@ -82,7 +106,7 @@ static int plan_memory(struct paged_weights *w, double fraction, struct error *e
     size_t expert_bytes = w->page_bytes[PAGE_GATE_UP] + w->page_bytes[PAGE_DOWN] + 256, free_bytes = gpu_mem_free(w->g),
            reserve = free_bytes / 64;
     size_t slots = expert_bytes ? (free_bytes - reserve) / expert_bytes : 0, per_layer = (size_t)w->n_experts,
-           layers = (size_t)w->n_moe, n_all = layers * per_layer;
+           layers = (size_t)w->n_paged_layers, n_all = layers * per_layer;
     size_t n_resident = fraction < 0 ? 0 : (size_t)(fraction * (double)n_all + 0.5);
     if (!layers) return 0;
     while (fraction < 0 && n_resident < n_all && n_resident + 1 + 2 * (per_layer - (n_resident + 1) / layers) <= slots)
@@ -91,14 +115,14 @@ static int plan_memory(struct paged_weights *w, double fraction, struct error *e
     size_t n_streamed = per_layer - n_resident / layers; /* of the layer with the fewest resident ones */
     size_t free_slots = slots > n_resident ? slots - n_resident : 0;
     if (free_slots < n_streamed || slots < n_resident)
-        return error_set(
-            e, ERR_MEMORY,
-            "a layer of experts needs %zu MB on the device beside %zu MB of resident ones, %zu MB are free",
-            n_streamed * expert_bytes >> 20, n_resident * expert_bytes >> 20, free_bytes >> 20);
+        return error_set(e, ERR_MEMORY,
+                         "a layer's %s %zu MB on the device beside %zu MB of resident ones, %zu MB are free",
+                         w->is_dense ? "FFN needs" : "experts need", n_streamed * expert_bytes >> 20,
+                         n_resident * expert_bytes >> 20, free_bytes >> 20);
     w->n_resident = (int)n_resident;
     w->ring = (int)(free_slots < 2 * n_streamed ? free_slots : 2 * n_streamed);
     for (int l = 0, i = 0; l < w->n_layers; l++) {
-        if (!has_experts(w, l)) continue;
+        if (!has_pages(w, l)) continue;
         w->resident_at[l] = (int)((size_t)i * n_resident / layers);
         w->resident[l] = (int)((size_t)++i * n_resident / layers) - w->resident_at[l];
     }
@@ -116,9 +140,9 @@ static int load_experts(struct paged_weights *w, const _Atomic int *cancel, stru
     for (int page = 0; page < PAGES && !rc && w->ring; page++)
         rc = ledger_alloc(w->ledger, LEDGER_PAGED, (size_t)w->ring * w->page_bytes[page], &w->pages[page], e);
     for (int l = 0; l < w->n_layers && !rc; l++)
-        for (int32_t k = 0; k < w->n_experts && has_experts(w, l) && !rc; k++) {
+        for (int32_t k = 0; k < w->n_experts && has_pages(w, l) && !rc; k++) {
             if (cancel && atomic_load(cancel)) return error_set(e, ERR_CANCELLED, "stopped");
-            if (!w->m->cpu_queue && (rc = nan_scan_experts(&w->m->scan, l, &k, 1, e))) return rc;
+            if (!w->is_dense && !w->m->cpu_queue && (rc = nan_scan_experts(&w->m->scan, l, &k, 1, e))) return rc;
             size_t at = (size_t)w->resident_at[l] + (size_t)k;
             if (k < w->resident[l])
                 rc = load_resident(w, ranges, expert_ranges(w, l, k, &w->table[at], ranges, &n_gate_up),
@@ -147,22 +171,22 @@ int paged_weights_reset(struct paged_weights *w, struct error *e) {
 }
 
 uint64_t paged_weights_streamed(const struct paged_weights *w, int layer) {
-    return has_experts(w, layer) ? (uint64_t)(w->n_experts - w->resident[layer]) : 0;
+    return has_pages(w, layer) ? (uint64_t)(w->n_experts - w->resident[layer]) : 0;
 }
-static int next_moe_layer(const struct paged_weights *w, int layer) {
+/* Returns the next layer of which something is streamed; `layer` itself if no other is. */
+static int next_streamed_layer(const struct paged_weights *w, int layer) {
     for (int i = 0; i < w->n_layers; i++)
-        if (has_experts(w, layer = (layer + 1) % w->n_layers)) return layer;
-    return 0;
+        if (paged_weights_streamed(w, layer = (layer + 1) % w->n_layers)) return layer;
+    return layer;
 }
 uint64_t paged_weights_next_streamed(const struct paged_weights *w, int layer) {
-    return paged_weights_streamed(w, next_moe_layer(w, layer));
+    return paged_weights_streamed(w, next_streamed_layer(w, layer));
 }
 
 /* Moves to the next streamed expert. Not called if all of a device's experts are resident. */
 static void next_streamed_expert(struct paged_weights *w) {
     if (w->next_layer >= 0 && ++w->next_expert < w->n_experts) return;
-    do w->next_layer = next_moe_layer(w, w->next_layer);
-    while (!paged_weights_streamed(w, w->next_layer));
+    w->next_layer = next_streamed_layer(w, w->next_layer);
     w->next_expert = w->resident[w->next_layer];
 }
 
@@ -181,7 +205,8 @@ int paged_weights_send(struct paged_weights *w, uint64_t until) {
                         w->next_expert));
         TRY(upload_send(&w->uploads, &w->slots[slot], true, ranges + n_gate_up, n - n_gate_up, to[PAGE_DOWN],
                         w->next_layer, w->next_expert));
-        atomic_fetch_add(&w->m->bytes_read, w->m->expert_bytes);
+        atomic_fetch_add(&w->m->bytes_read,
+                         w->is_dense ? w->page_bytes[PAGE_GATE_UP] + w->page_bytes[PAGE_DOWN] : w->m->expert_bytes);
     }
     return 0;
 }
@@ -221,10 +246,11 @@ int paged_weights_open(struct paged_weights *w, struct runtime *m, struct gpu *g
                                 .stop = stop,
                                 .rank = rank,
                                 .ranks = ranks,
+                                .is_dense = !c->n_experts,
                                 .n_layers = c->n_layers,
-                                .n_experts = c->n_experts,
+                                .n_experts = c->n_experts ? c->n_experts : 1,
                                 .head = *m->w};
-    for (int l = 0; l < c->n_layers; l++) w->n_moe += has_experts(w, l);
+    for (int l = 0; l < c->n_layers; l++) w->n_paged_layers += has_pages(w, l);
     w->views = mem_calloc((size_t)c->n_layers, sizeof *w->views);
     w->mem = mem_calloc((size_t)c->n_layers, sizeof *w->mem);
     w->resident = mem_calloc((size_t)c->n_layers, sizeof *w->resident);
