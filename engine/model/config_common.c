@@ -52,9 +52,7 @@ static void read_fope(struct config_reader *in, struct rope_config *k, int max_c
 static void read_sections(struct config_reader *in, struct rope_config *k) {
     const struct json *list = config_get(in, "mrope_section");
     config_has(in, "mrope_interleaved");
-    if (!k->reads_sections) return;
-    k->section[0] = k->section[1] = 20;
-    if (!list) return;
+    if (!k->default_section[0] || !list) return;
     if (list->type != JSON_ARRAY || list->n != 3) config_fail(in, "'mrope_section' is not a list of three numbers");
     for (uint32_t i = 0; i < 2 && !in->rc; i++) {
         const int64_t n = json_int(&list->items[i + 1], -1);
@@ -81,7 +79,9 @@ void config_read_rope_object(struct config_reader *r, struct config *c, const ch
                               .default_partial_factor = k->default_partial_factor,
                               .partial_of = k->partial_of,
                               .reads_fope = k->reads_fope,
-                              .reads_sections = k->reads_sections};
+                              .section = {k->default_section[0], k->default_section[1]},
+                              .default_section = {k->default_section[0], k->default_section[1]},
+                              .sections_in_order = k->sections_in_order};
     double partial =
         config_num(r, "partial_rotary_factor", k->default_partial_factor > 0 ? k->default_partial_factor : 1, 0, 1);
     if (config_has(r, key)) {

@@ -56,10 +56,12 @@ struct tower {
 
 struct tower_family {
     const char *model_type; /* as in config.json */
+    int32_t image_token;    /* where config.json has none ('image_token_id') */
     /* Fills c from vision_config; root is the whole config.json. ERR_MODEL names what is wrong. */
     int (*parse)(struct tower_config *c, const struct json *root, const char *what, struct error *e);
 };
-extern const struct tower_family tower_family_qwen3_vl, tower_family_qwen3_vl_moe;
+extern const struct tower_family tower_family_qwen3_vl, tower_family_qwen3_vl_moe, tower_family_qwen3_5,
+    tower_family_qwen3_5_moe;
 
 /* Opens the tower of an opened checkpoint; *out is NULL, and why says so, if the model has none that hearth computes.
  * ERR_MODEL: a tower that does not fit its config. Its vectors are in w's arena. */

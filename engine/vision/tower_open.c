@@ -8,7 +8,8 @@
 #include "engine/weights/matrix.h"
 #include "engine/weights/vector.h"
 
-static const struct tower_family *const tower_families[] = {&tower_family_qwen3_vl, &tower_family_qwen3_vl_moe};
+static const struct tower_family *const tower_families[] = {&tower_family_qwen3_vl, &tower_family_qwen3_vl_moe,
+                                                            &tower_family_qwen3_5, &tower_family_qwen3_5_moe};
 
 struct reader {
     struct loader l;
@@ -128,7 +129,7 @@ static int parse(struct tower_config *c, const struct weights *w, char *why, siz
     if (!rc && !family)
         snprintf(why, why_size,
                  vision ? "hearth does not read the images of this model's family yet" : "this model reads text only");
-    c->image_token = rc ? -1 : (int32_t)json_int(json_get(&root, "image_token_id"), 151655);
+    if (!rc && family) c->image_token = (int32_t)json_int(json_get(&root, "image_token_id"), family->image_token);
     if (!rc && family) rc = family->parse(c, &root, path, e);
     if (!rc && family && (c->image_token < 0 || c->image_token >= w->config.vocab))
         rc = error_set(e, ERR_MODEL, "%s: 'image_token_id' is not a token of the vocabulary", path);

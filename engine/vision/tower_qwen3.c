@@ -1,4 +1,5 @@
-/* Qwen3-VL's towers, of the dense model and of the MoE. Reference: transformers, models/qwen3_vl. */
+/* Towers of Qwen3-VL, and of Qwen3.5, which has no deep mergers. Reference: transformers, models/qwen3_vl and
+ * models/qwen3_5. */
 #include <math.h>
 #include <string.h>
 
@@ -20,7 +21,8 @@ static const struct tower_names names = {.patch = V "patch_embed.proj",
                                          .deep_fc1 = V "deepstack_merger_list.%d.linear_fc1",
                                          .deep_fc2 = V "deepstack_merger_list.%d.linear_fc2"};
 
-static int parse(struct tower_config *c, const struct json *root, const char *what, struct error *e) {
+static int parse_with(struct tower_config *c, const struct json *root, bool has_deep, const char *what,
+                      struct error *e) {
     static const int deep[] = {8, 16, 24};
     static const char *const activations[] = {"gelu_pytorch_tanh", NULL};
     const struct json none = {.type = JSON_OBJECT}, *vision = json_get(root, "vision_config");
@@ -34,7 +36,7 @@ static int parse(struct tower_config *c, const struct json *root, const char *wh
     c->depth = config_int(&r, "depth", 27, 1, TOWER_LAYERS_MOST);
     c->inter = config_int(&r, "intermediate_size", 4304, 1, 1 << 18);
     c->out = config_int(&r, "out_hidden_size", 3584, 1, 1 << 16);
-    c->n_deep = tower_ints(&r, "deepstack_visual_indexes", deep, 3, c->deep_layer, TOWER_DEEP_MOST);
+    c->n_deep = tower_ints(&r, "deepstack_visual_indexes", deep, has_deep ? 3 : 0, c->deep_layer, TOWER_DEEP_MOST);
     c->side = (int)sqrt(positions);
     c->eps = 1e-6f;
     c->theta = json_num(json_path(r.root, "rope_parameters.rope_theta"), 10000);
@@ -50,8 +52,20 @@ static int parse(struct tower_config *c, const struct json *root, const char *wh
     for (int i = 0; i < c->n_deep; i++)
         if (c->deep_layer[i] < 0 || c->deep_layer[i] >= c->depth)
             config_fail(&r, "'deepstack_visual_indexes' names a layer that the tower lacks");
+    if (!has_deep && c->n_deep)
+        config_fail(&r, "'deepstack_visual_indexes' is not empty: the reference has no deep mergers");
     return r.rc;
 }
+static int parse(struct tower_config *c, const struct json *root, const char *what, struct error *e) {
+    return parse_with(c, root, true, what, e);
+}
+static int parse_3_5(struct tower_config *c, const struct json *root, const char *what, struct error *e) {
+    return parse_with(c, root, false, what, e);
+}
 
-const struct tower_family tower_family_qwen3_vl = {.model_type = "qwen3_vl", .parse = parse},
-                          tower_family_qwen3_vl_moe = {.model_type = "qwen3_vl_moe", .parse = parse};
+#define FAMILY(type, token, parser) \
+    { .model_type = type, .image_token = token, .parse = parser }
+const struct tower_family tower_family_qwen3_vl = FAMILY("qwen3_vl", 151655, parse),
+                          tower_family_qwen3_vl_moe = FAMILY("qwen3_vl_moe", 151655, parse),
+                          tower_family_qwen3_5 = FAMILY("qwen3_5", 248056, parse_3_5),
+                          tower_family_qwen3_5_moe = FAMILY("qwen3_5_moe", 248056, parse_3_5);

@@ -1,0 +1,164 @@
+"""The families of models that read images, for eyes.py: configs, and the tensors that a published checkpoint has."""
+import dataclasses
+import hashlib
+import math
+import struct
+import typing
+
+TEXT_PREFIXES = ("model.language_model.", "lm_head.")
+
+
+def numbers(name, n, scale):
+    """n numbers of a tensor, about evenly spread within scale: from SHAKE-256 of its name, so that they never change."""
+    raw = hashlib.shake_256(name.encode()).digest(2 * n)
+    return [(v - 32767.5) / 32768 * scale for v in struct.unpack(f"<{n}H", raw)]
+
+
+class Writer:
+    """Tensors: {name: (dtype, shape, bytes)}"""
+
+    def __init__(self):
+        self.out = {}
+
+    def add(self, name, *shape, scale=None, one=0):
+        n = math.prod(shape)
+        if scale is None:
+            scale = 0.3 if len(shape) == 1 else math.sqrt(3 / math.prod(shape[1:]))
+        self.out[name] = ("F32", list(shape), struct.pack(f"<{n}f", *(one + x for x in numbers(name, n, scale))))
+
+    def norm(self, name, n, bias=False, one=1):
+        self.add(name + ".weight", n, one=one)
+        if bias:
+            self.add(name + ".bias", n)
+
+    def linear(self, name, rows, cols, bias=False):
+        self.add(name + ".weight", rows, cols)
+        if bias:
+            self.add(name + ".bias", rows)
+
+    def ffn(self, name, inter, h):
+        for part, rows, cols in (("gate", inter, h), ("up", inter, h), ("down", h, inter)):
+            self.linear(f"{name}.{part}_proj", rows, cols)
+
+
+# --- Text ---------------------------------------------------------------------------------------
+
+
+def ends(w, t, one=1):
+    w.add("model.language_model.embed_tokens.weight", t["vocab_size"], t["hidden_size"], scale=1)
+    w.add("lm_head.weight", t["vocab_size"], t["hidden_size"])
+    w.norm("model.language_model.norm", t["hidden_size"], one=one)
+
+
+def attention(w, t, p, one=1, gate=False):
+    h, heads, kv, dim = t["hidden_size"], t["num_attention_heads"], t["num_key_value_heads"], t["head_dim"]
+    for name, rows, cols in (("q", heads * dim * (1 + gate), h), ("k", kv * dim, h), ("v", kv * dim, h), ("o", h, heads * dim)):
+        w.linear(f"{p}self_attn.{name}_proj", rows, cols)
+    w.norm(p + "self_attn.q_norm", dim, one=one)
+    w.norm(p + "self_attn.k_norm", dim, one=one)
+
+
+def experts(w, t, p):
+    n, h, inter = t["num_experts"], t["hidden_size"], t["moe_intermediate_size"]
+    w.linear(p + "mlp.gate", n, h)
+    w.add(p + "mlp.experts.gate_up_proj", n, 2 * inter, h, scale=0.3)
+    w.add(p + "mlp.experts.down_proj", n, h, inter, scale=0.3)
+    if "shared_expert_intermediate_size" in t:
+        w.ffn(p + "mlp.shared_expert", t["shared_expert_intermediate_size"], h)
+        w.linear(p + "mlp.shared_expert_gate", 1, h)
+
+
+def delta(w, t, p):
+    h, heads, dim = t["hidden_size"], t["linear_num_value_heads"], t["linear_value_head_dim"]
+    keys, values = t["linear_num_key_heads"] * t["linear_key_head_dim"], heads * dim
+    for name, rows, cols in (("in_proj_qkv", 2 * keys + values, h), ("in_proj_z", values, h), ("in_proj_b", heads, h), ("in_proj_a", heads, h), ("out_proj", h, values)):
+        w.linear(p + "linear_attn." + name, rows, cols)
+    w.add(p + "linear_attn.conv1d.weight", 2 * keys + values, 1, t["linear_conv_kernel_dim"], scale=0.8)
+    w.add(p + "linear_attn.A_log", heads, scale=1)
+    w.add(p + "linear_attn.dt_bias", heads, scale=0.5, one=-1)
+    w.norm(p + "linear_attn.norm", dim)
+
+
+def write_qwen(w, t):
+    """Qwen3, and Qwen3.5: norms by 1 + w, states in some layers, gated attention in the others"""
+    mixers = t.get("layer_types")
+    one = 0 if mixers else 1
+    ends(w, t, one)
+    for i in range(t["num_hidden_layers"]):
+        p = f"model.language_model.layers.{i}."
+        w.norm(p + "input_layernorm", t["hidden_size"], one=one)
+        w.norm(p + "post_attention_layernorm", t["hidden_size"], one=one)
+        if mixers and mixers[i] == "linear_attention":
+            delta(w, t, p)
+        else:
+            attention(w, t, p, one, gate=bool(mixers))
+        if "num_experts" in t:
+            experts(w, t, p)
+        else:
+            w.ffn(p + "mlp", t["intermediate_size"], t["hidden_size"])
+
+
+# --- Towers -------------------------------------------------------------------------------------
+
+
+def write_qwen_tower(w, v, _):
+    width, inter, wide = v["hidden_size"], v["intermediate_size"], v["hidden_size"] * v["spatial_merge_size"] ** 2
+    s = "model.visual."
+    w.add(s + "patch_embed.proj.weight", width, 3, v["temporal_patch_size"], v["patch_size"], v["patch_size"])
+    w.add(s + "patch_embed.proj.bias", width)
+    w.add(s + "pos_embed.weight", v["num_position_embeddings"], width, scale=1)
+    for i in range(v["depth"]):
+        p = f"{s}blocks.{i}."
+        w.norm(p + "norm1", width, bias=True)
+        w.norm(p + "norm2", width, bias=True)
+        w.linear(p + "attn.qkv", 3 * width, width, bias=True)
+        w.linear(p + "attn.proj", width, width, bias=True)
+        w.linear(p + "mlp.linear_fc1", inter, width, bias=True)
+        w.linear(p + "mlp.linear_fc2", width, inter, bias=True)
+    deep = v.get("deepstack_visual_indexes", [])
+    for i, p in enumerate([s + "merger"] + [f"{s}deepstack_merger_list.{i}" for i in range(len(deep))]):
+        w.norm(p + ".norm", wide if i else width, bias=True)
+        w.linear(p + ".linear_fc1", wide, wide, bias=True)
+        w.linear(p + ".linear_fc2", v["out_hidden_size"], wide, bias=True)
+
+
+# --- Configs ------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Family:
+    architecture: str  # the class of transformers
+    text: dict
+    vision: dict
+    processor: dict
+    write_text: typing.Callable
+    write_tower: typing.Callable
+    image_key: str = "image_token_id"
+
+
+def rope(**more):
+    return {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, **more}}
+
+
+TEXT = {"vocab_size": 264, "hidden_size": 40, "intermediate_size": 56, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 20,
+        "max_position_embeddings": 2048, "rms_norm_eps": 1e-6, "hidden_act": "silu"}
+QWEN3 = {**TEXT, "model_type": "qwen3_vl_text", **rope(mrope_section=[4, 3, 3], mrope_interleaved=True)}
+EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+QWEN3_MOE = {**QWEN3, **EXPERTS, "model_type": "qwen3_vl_moe_text", "decoder_sparse_step": 1, "norm_topk_prob": True}
+QWEN3_5 = {**TEXT, "model_type": "qwen3_5_text", "head_dim": 24, **rope(partial_rotary_factor=0.5, mrope_section=[2, 2, 2], mrope_interleaved=True),
+           "layer_types": ["linear_attention", "full_attention", "linear_attention"], "linear_conv_kernel_dim": 4, "linear_key_head_dim": 8,
+           "linear_value_head_dim": 12, "linear_num_key_heads": 2, "linear_num_value_heads": 4}
+QWEN3_5_MOE = {**QWEN3_5, **EXPERTS, "model_type": "qwen3_5_moe_text", "shared_expert_intermediate_size": 32}
+QWEN3_TOWER = {"model_type": "qwen3_vl", "depth": 3, "hidden_size": 24, "intermediate_size": 40, "num_heads": 2, "out_hidden_size": 40, "num_position_embeddings": 25,
+               "deepstack_visual_indexes": [0, 1], "patch_size": 8, "spatial_merge_size": 2, "temporal_patch_size": 2, "in_channels": 3,
+               "hidden_act": "gelu_pytorch_tanh"}
+QWEN3_5_TOWER = {**QWEN3_TOWER, "model_type": "qwen3_5", "deepstack_visual_indexes": []}
+QWEN_PROCESSOR = {"patch_size": 8, "temporal_patch_size": 2, "merge_size": 2, "size": {"shortest_edge": 1024, "longest_edge": 16384},
+                  "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5], "resample": 3}
+KINDS = {
+    "qwen3_vl": Family("Qwen3VLForConditionalGeneration", QWEN3, QWEN3_TOWER, QWEN_PROCESSOR, write_qwen, write_qwen_tower),
+    "qwen3_vl_moe": Family("Qwen3VLMoeForConditionalGeneration", QWEN3_MOE, {**QWEN3_TOWER, "model_type": "qwen3_vl_moe"}, QWEN_PROCESSOR, write_qwen, write_qwen_tower),
+    "qwen3_5": Family("Qwen3_5ForConditionalGeneration", QWEN3_5, QWEN3_5_TOWER, QWEN_PROCESSOR, write_qwen, write_qwen_tower),
+    "qwen3_5_moe": Family("Qwen3_5MoeForConditionalGeneration", QWEN3_5_MOE, {**QWEN3_5_TOWER, "model_type": "qwen3_5_moe"}, QWEN_PROCESSOR, write_qwen,
+                          write_qwen_tower),
+}
