@@ -528,4 +528,5 @@ change("image-sections", "images of a model with states turn by times alone", "g
 change("image-alpha", "transparent pixels are black", "e2e_images", ("engine/vision/picture_formats.c", "rgba[k] * alpha + 255 * (255 - alpha) + 128", "rgba[k] * alpha + 128"))
 change("image-bomb", "the size in a header is not limited", "e2e_images", ("engine/vision/picture_formats.c", "(uint64_t)width * (uint64_t)height > PICTURE_MAX_PIXELS)", "(uint64_t)width * (uint64_t)height > 1ull << 62)"))
 change("image-orientation", "EXIF's orientation is ignored", "e2e_images", ("engine/vision/picture.c", "if (!rc) rc = turn(&s, out, orientation);", "if (!rc) rc = turn(&s, out, 1);"))
+change("image-order", "a picture is always resized by rows first", "unit_vision", ("engine/vision/resample.c", "return height < p->height && p->height - height > 2 * (p->width - width);", "return false;"))
 change("image-filter", "the coefficients of a resized image are not rounded", "unit_vision", ("engine/vision/resample.c", "(v < 0 ? v - 0.5 : v + 0.5)", "(v)"))

@@ -39,7 +39,10 @@ static void test_resampling_is_pillows(void **state) {
         uint32_t bicubic, bilinear;
     } cases[] = {{{37, 23}, {64, 48}, 0xeb0ce61b, 0x5b812286}, {{200, 150}, {64, 48}, 0x74b54f88, 0xe1e9f5f1},
                  {{64, 48}, {64, 20}, 0xa3a5fb9f, 0x3942598f}, {{5, 90}, {32, 90}, 0x97c218c9, 0xb97cdbb4},
-                 {{1, 1}, {16, 16}, 0xf5a0f415, 0xf5a0f415},   {{333, 77}, {32, 32}, 0x22c0a118, 0x529e6f07}};
+                 {{1, 1}, {16, 16}, 0xf5a0f415, 0xf5a0f415},   {{333, 77}, {32, 32}, 0x22c0a118, 0x529e6f07},
+                 {{64, 48}, {70, 42}, 0x76e97141, 0x65fcebe6}, {{60, 90}, {40, 49}, 0xbfc7e9b3, 0xd1388999},
+                 {{60, 90}, {40, 50}, 0x79759ea8, 0x768a6a46}, {{500, 20}, {504, 14}, 0x8afb8653, 0xcb9437ff},
+                 {{90, 50}, {100, 60}, 0xef5aebe7, 0x6cb75bfb}};
     struct error e;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct picture p = pattern(cases[i].from[0], cases[i].from[1]), out;
