@@ -47,6 +47,7 @@ struct engine_params {         /* zero-initialized: all defaults */
     enum draft_kind draft;
     /* with DRAFT_MODEL: checkpoint of a small model. The caller ensures that it has the same tokenizer */
     const char *draft_model;
+    const char *mmproj;    /* GGUF file that has the vision tower of a GGUF model; NULL: one beside the model */
     const char *draft_dir; /* directory that keeps INT4 drafts of checkpoints; NULL: none */
     /* most drafted tokens per round; 0: DRAFT_MAX. A draft chosen by name always drafts this many, otherwise as many as
      * pay off */

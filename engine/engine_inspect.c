@@ -196,7 +196,7 @@ int engine_inspect(const struct engine_params *p, struct buf *b, struct error *e
     int rc = engine_check_modes(p, e);
     if (!rc) rc = weights_open(&w, p->dir, p->force, e);
     if (rc) return rc;
-    if ((rc = tower_open(&tower, &w, no_images, sizeof no_images, e))) {
+    if ((rc = tower_open(&tower, &w, p->mmproj, no_images, sizeof no_images, e))) {
         weights_close(&w);
         return rc;
     }

@@ -14,6 +14,7 @@ enum opt_id {
     OPT_MODEL_PATH,
     OPT_CONTEXT,
     OPT_TEMPLATE,
+    OPT_MMPROJ,
     OPT_MODELS,
     OPT_PULL,
     OPT_USE,

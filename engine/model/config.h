@@ -97,8 +97,7 @@ struct rope_config {
     int partial_of;  /* dimensions that the fraction is of; 0: those asked for */
     bool reads_fope; /* the config has FoPE's keys */
     /* M-RoPE: an image's tokens have a time, a row and a column; frequencies of rows and of columns (op_rope_part). The
-     * parts of text are equal. 0: no M-RoPE. default_section: without mrope_section; 0: it does not count, as the
-     * family's towers turn no images by it */
+     * parts of text are equal. 0: no M-RoPE. default_section: without mrope_section, for families that have M-RoPE */
     int section[2], default_section[2];
     bool sections_in_order; /* times first, then rows, then columns; else interleaved */
     /* FoPE: number of leading pairs, and of frequencies. Each KV head's cos and sin are sums over the frequencies,

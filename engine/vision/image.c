@@ -2,8 +2,9 @@
 
 #include "base/hash.h"
 
-static int resize(struct engine_image *i, const struct tower_config *c, const struct picture *p, const char *what,
+static int resize(struct engine_image *i, const struct tower *t, const struct picture *p, const char *what,
                   struct error *e) {
+    const struct tower_config *c = &t->config;
     struct picture sized;
     int width = p->width, height = p->height;
     if (resample_smart_size(&c->limits, &width, &height, e) ||
@@ -13,7 +14,9 @@ static int resize(struct engine_image *i, const struct tower_config *c, const st
     i->grid_h = height / c->patch, i->grid_w = width / c->patch;
     i->rows = i->grid_h / c->merge, i->cols = i->grid_w / c->merge;
     i->rgb = sized.rgb;
-    i->hash = hash64(sized.rgb, (size_t)width * (size_t)height * 3, (uint64_t)width << 32 | (uint64_t)height);
+    /* files of towers differ in formats: what caches have was made with one of them */
+    const uint64_t tower = t->beside ? t->beside->files.fingerprint : 0;
+    i->hash = hash64(sized.rgb, (size_t)width * (size_t)height * 3, tower ^ ((uint64_t)width << 32 | (uint64_t)height));
     return 0;
 }
 
@@ -23,7 +26,7 @@ int image_open(struct engine_image **out, const struct tower *t, const void *dat
     struct picture p = {0};
     *out = NULL;
     int rc = i ? picture_decode(data, n, what, &p, e) : error_set(e, ERR_MEMORY, "%s: no memory", what);
-    if (!rc) rc = resize(i, &t->config, &p, what, e);
+    if (!rc) rc = resize(i, t, &p, what, e);
     picture_free(&p);
     if (rc) {
         mem_free(i);

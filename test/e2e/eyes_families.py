@@ -146,7 +146,7 @@ QWEN3 = {**TEXT, "model_type": "qwen3_vl_text", **rope(mrope_section=[4, 3, 3], 
 EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
 QWEN3_MOE = {**QWEN3, **EXPERTS, "model_type": "qwen3_vl_moe_text", "decoder_sparse_step": 1, "norm_topk_prob": True}
 QWEN3_5 = {**TEXT, "model_type": "qwen3_5_text", "head_dim": 24, **rope(partial_rotary_factor=0.5, mrope_section=[2, 2, 2], mrope_interleaved=True),
-           "layer_types": ["linear_attention", "full_attention", "linear_attention"], "linear_conv_kernel_dim": 4, "linear_key_head_dim": 8,
+           "layer_types": ["linear_attention", "full_attention", "linear_attention"], "full_attention_interval": 2, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 8,
            "linear_value_head_dim": 12, "linear_num_key_heads": 2, "linear_num_value_heads": 4}
 QWEN3_5_MOE = {**QWEN3_5, **EXPERTS, "model_type": "qwen3_5_moe_text", "shared_expert_intermediate_size": 32}
 QWEN3_TOWER = {"model_type": "qwen3_vl", "depth": 3, "hidden_size": 24, "intermediate_size": 40, "num_heads": 2, "out_hidden_size": 40, "num_position_embeddings": 25,

@@ -12,6 +12,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "e2e"))
 import eyes  # noqa: E402
 import eyes_families  # noqa: E402
+import eyes_gguf  # noqa: E402
 
 # Ids, and pictures (width, height, seed), among them larger and smaller ones than the processor's limits, odd sizes, long ones
 CASES = [[7, 8, (64, 48, 0), 9, 10, 11], [3, (200, 50, 1), 4, (33, 77, 2), 5, 6, 7, 8], [(300, 240, 3), 20, 21, 22], [1, 2, 3, (16, 16, 4), 5, (96, 96, 0), 30, 31],
@@ -71,12 +72,15 @@ def main(hearth, *kinds):
 
     with tempfile.TemporaryDirectory() as folder:
         models = {kind: eyes.make(os.path.join(folder, kind), kind) for kind in eyes.KINDS if not kinds or kind in kinds}
+        gguf = {kind: eyes_gguf.make(os.path.join(folder, kind + "-gguf"), kind) for kind in models if kind in eyes_gguf.KINDS}
         for i, want in enumerate(reference):
             case = CASES[i % len(CASES)]
             for level in (["--cpu", "scalar"], []):
                 check(f"{want['kind']} case {i % len(CASES)} {' '.join(level)}", compare(hearth, folder, models[want["kind"]], case, want, *level))
             for most in (1, 5, 8):
                 check(f"{want['kind']} case {i % len(CASES)} by {most}", compare(hearth, folder, models[want["kind"]], case, want, "--cpu", "scalar", most=most))
+            if want["kind"] in gguf:
+                check(f"{want['kind']} case {i % len(CASES)} of GGUF files", compare(hearth, folder, gguf[want["kind"]], case, want, "--cpu", "scalar"))
         for kind, model in models.items():
             for case in (CASES[1], CASES[3]):
                 # each token of an answer is what the whole text up to it, read at once, gives

@@ -529,4 +529,7 @@ change("image-alpha", "transparent pixels are black", "e2e_images", ("engine/vis
 change("image-bomb", "the size in a header is not limited", "e2e_images", ("engine/vision/picture_formats.c", "(uint64_t)width * (uint64_t)height > PICTURE_MAX_PIXELS)", "(uint64_t)width * (uint64_t)height > 1ull << 62)"))
 change("image-orientation", "EXIF's orientation is ignored", "e2e_images", ("engine/vision/picture.c", "if (!rc) rc = turn(&s, out, orientation);", "if (!rc) rc = turn(&s, out, 1);"))
 change("image-order", "a picture is always resized by rows first", "unit_vision", ("engine/vision/resample.c", "return height < p->height && p->height - height > 2 * (p->width - width);", "return false;"))
+change("mmproj-times", "both times of a patch have the weights of the first", "golden_images", ("engine/vision/tower_open.c", "part->data + i * plane", "t->data + i * plane"))
+change("mmproj-more", "tensors of a tower that hearth does not compute are left out", "e2e_mmproj", ("engine/vision/tower_mmproj.c", "else if (!is_sound)", "else if (false)"))
+change("mmproj-wrong", "a model with another model's tower beside it does not open", "e2e_mmproj", ("engine/vision/tower_open.c", "if (rc != ERR_MODEL || file) return rc;", "if (rc) return rc;"))
 change("image-filter", "the coefficients of a resized image are not rounded", "unit_vision", ("engine/vision/resample.c", "(v < 0 ? v - 0.5 : v + 0.5)", "(v)"))
