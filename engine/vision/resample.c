@@ -123,17 +123,20 @@ int resample_picture(const struct picture *p, int width, int height, enum resamp
 
 int resample_smart_size(const struct resample_limits *l, int *width, int *height, struct error *e) {
     enum { RATIO_MOST = 200 };
-    const double w = *width, h = *height, f = l->factor;
+    const double f = l->factor, grow_by = fmax(f / *width, f / *height), frames = l->frames ? l->frames : 1,
+                 most = l->max_pixels / frames, least = l->min_pixels / frames;
+    const bool grows = l->grows_sides && grow_by > 1;
+    const double w = grows ? floor(*width * grow_by) : *width, h = grows ? floor(*height * grow_by) : *height;
     if (fmax(w, h) / fmin(w, h) > RATIO_MOST)
         return error_set(e, ERR_USAGE,
                          "%d x %d pixels: one side is more than %d times the other, which the model cannot read",
                          *width, *height, RATIO_MOST);
     double to_w = rint(w / f) * f, to_h = rint(h / f) * f; /* halves go to the even number, as in Python */
-    if (to_w * to_h > l->max_pixels) {
-        const double shrink = sqrt(h * w / l->max_pixels);
+    if (to_w * to_h > most) {
+        const double shrink = sqrt(h * w / most);
         to_h = fmax(f, floor(h / shrink / f) * f), to_w = fmax(f, floor(w / shrink / f) * f);
-    } else if (to_w * to_h < l->min_pixels) {
-        const double grow = sqrt(l->min_pixels / (h * w));
+    } else if (to_w * to_h < least) {
+        const double grow = sqrt(least / (h * w));
         to_h = ceil(h * grow / f) * f, to_w = ceil(w * grow / f) * f;
     }
     *width = (int)to_w, *height = (int)to_h;

@@ -14,5 +14,7 @@ int resample_picture(const struct picture *p, int width, int height, enum resamp
 struct resample_limits {
     int factor;
     double min_pixels, max_pixels;
+    int frames;       /* pictures in time whose pixels the limits count; 0: one */
+    bool grows_sides; /* a side below factor grows to it first (GLM-4.5V) */
 };
 int resample_smart_size(const struct resample_limits *l, int *width, int *height, struct error *e);

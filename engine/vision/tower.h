@@ -84,7 +84,7 @@ struct tower_projector {
 };
 extern const struct tower_projector tower_projector_qwen3;
 extern const struct tower_family tower_family_qwen3_vl, tower_family_qwen3_vl_moe, tower_family_qwen3_5,
-    tower_family_qwen3_5_moe;
+    tower_family_qwen3_5_moe, tower_family_glm4v_moe;
 
 /* Opens the tower of an opened checkpoint; *out is NULL, and why says so, if the model has none that hearth computes.
  * file: a GGUF file that has the tower of a GGUF model (--mmproj); NULL: the one mmproj*.gguf beside the model, if it

@@ -10,7 +10,8 @@
 #include "engine/weights/vector.h"
 
 static const struct tower_family *const tower_families[] = {&tower_family_qwen3_vl, &tower_family_qwen3_vl_moe,
-                                                            &tower_family_qwen3_5, &tower_family_qwen3_5_moe};
+                                                            &tower_family_qwen3_5, &tower_family_qwen3_5_moe,
+                                                            &tower_family_glm4v_moe};
 
 struct reader {
     struct loader l;

@@ -98,6 +98,26 @@ def write_qwen(w, t):
             w.ffn(p + "mlp", t["intermediate_size"], t["hidden_size"])
 
 
+def write_glm(w, t):
+    ends(w, t)
+    heads, kv, dim, h = t["num_attention_heads"], t["num_key_value_heads"], t["head_dim"], t["hidden_size"]
+    for i in range(t["num_hidden_layers"]):
+        p = f"model.language_model.layers.{i}."
+        w.norm(p + "input_layernorm", h)
+        w.norm(p + "post_attention_layernorm", h)
+        for name, rows in (("q", heads * dim), ("k", kv * dim), ("v", kv * dim)):
+            w.linear(f"{p}self_attn.{name}_proj", rows, h, bias=True)
+        w.linear(p + "self_attn.o_proj", h, heads * dim)
+        if i < t["first_k_dense_replace"]:
+            w.ffn(p + "mlp", t["intermediate_size"], h)
+            continue
+        w.linear(p + "mlp.gate", t["n_routed_experts"], h)
+        w.add(p + "mlp.gate.e_score_correction_bias", t["n_routed_experts"], scale=0.2)
+        w.ffn(p + "mlp.shared_experts", t["moe_intermediate_size"], h)
+        for k in range(t["n_routed_experts"]):
+            w.ffn(f"{p}mlp.experts.{k}", t["moe_intermediate_size"], h)
+
+
 # --- Towers -------------------------------------------------------------------------------------
 
 
@@ -120,6 +140,28 @@ def write_qwen_tower(w, v, _):
         w.norm(p + ".norm", wide if i else width, bias=True)
         w.linear(p + ".linear_fc1", wide, wide, bias=True)
         w.linear(p + ".linear_fc2", v["out_hidden_size"], wide, bias=True)
+
+
+def write_glm_tower(w, v, _):
+    width, out, inter, m = v["hidden_size"], v["out_hidden_size"], v["intermediate_size"], v["spatial_merge_size"]
+    s = "model.visual."
+    w.add(s + "patch_embed.proj.weight", width, 3, v["temporal_patch_size"], v["patch_size"], v["patch_size"])
+    w.add(s + "patch_embed.proj.bias", width)
+    w.add(s + "embeddings.position_embedding.weight", (v["image_size"] // v["patch_size"]) ** 2, width, scale=1)
+    w.norm(s + "post_conv_layernorm", width)
+    w.norm(s + "post_layernorm", width)
+    w.add(s + "downsample.weight", out, width, m, m)
+    w.add(s + "downsample.bias", out)
+    for i in range(v["depth"]):
+        p = f"{s}blocks.{i}."
+        w.norm(p + "norm1", width)
+        w.norm(p + "norm2", width)
+        w.linear(p + "attn.qkv", 3 * width, width, bias=v["attention_bias"])
+        w.linear(p + "attn.proj", width, width)
+        w.ffn(p + "mlp", out, width)
+    w.linear(s + "merger.proj", out, out)
+    w.norm(s + "merger.post_projection_norm", out, bias=True)
+    w.ffn(s + "merger", inter, out)
 
 
 # --- Configs ------------------------------------------------------------------------------------
@@ -155,10 +197,18 @@ QWEN3_TOWER = {"model_type": "qwen3_vl", "depth": 3, "hidden_size": 24, "interme
 QWEN3_5_TOWER = {**QWEN3_TOWER, "model_type": "qwen3_5", "deepstack_visual_indexes": []}
 QWEN_PROCESSOR = {"patch_size": 8, "temporal_patch_size": 2, "merge_size": 2, "size": {"shortest_edge": 1024, "longest_edge": 16384},
                   "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5], "resample": 3}
+GLM = {**TEXT, "model_type": "glm4v_moe_text", "head_dim": 24, "rms_norm_eps": 1e-5, **rope(partial_rotary_factor=0.5, mrope_section=[1, 2, 3]),
+       "moe_intermediate_size": 24, "n_routed_experts": 6, "num_experts_per_tok": 2, "n_shared_experts": 1, "first_k_dense_replace": 1, "attention_bias": True,
+       "n_group": 1, "topk_group": 1, "norm_topk_prob": True, "routed_scaling_factor": 1.5, "use_qk_norm": False}
+GLM_TOWER = {"model_type": "glm4v_moe", "depth": 2, "hidden_size": 24, "intermediate_size": 56, "num_heads": 3, "out_hidden_size": 40, "image_size": 42, "patch_size": 7,
+             "spatial_merge_size": 2, "temporal_patch_size": 2, "in_channels": 3, "hidden_act": "silu", "rms_norm_eps": 1e-5, "attention_bias": False}
+GLM_PROCESSOR = {"patch_size": 7, "temporal_patch_size": 2, "merge_size": 2, "size": {"shortest_edge": 1568, "longest_edge": 25088},
+                 "image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711], "resample": 3}
 KINDS = {
     "qwen3_vl": Family("Qwen3VLForConditionalGeneration", QWEN3, QWEN3_TOWER, QWEN_PROCESSOR, write_qwen, write_qwen_tower),
     "qwen3_vl_moe": Family("Qwen3VLMoeForConditionalGeneration", QWEN3_MOE, {**QWEN3_TOWER, "model_type": "qwen3_vl_moe"}, QWEN_PROCESSOR, write_qwen, write_qwen_tower),
     "qwen3_5": Family("Qwen3_5ForConditionalGeneration", QWEN3_5, QWEN3_5_TOWER, QWEN_PROCESSOR, write_qwen, write_qwen_tower),
     "qwen3_5_moe": Family("Qwen3_5MoeForConditionalGeneration", QWEN3_5_MOE, {**QWEN3_5_TOWER, "model_type": "qwen3_5_moe"}, QWEN_PROCESSOR, write_qwen,
                           write_qwen_tower),
+    "glm4v_moe": Family("Glm4vMoeForConditionalGeneration", GLM, GLM_TOWER, GLM_PROCESSOR, write_glm, write_glm_tower),
 }

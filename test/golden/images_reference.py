@@ -12,9 +12,10 @@ import numpy
 import torch
 import transformers
 from PIL import Image
+from transformers.models.glm4v.image_processing_pil_glm4v import Glm4vImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-PROCESSORS = {}  # of kinds that have none of Qwen's
+PROCESSORS = {"glm4v_moe": Glm4vImageProcessorPil}  # of kinds that have none of Qwen's
 
 
 def main(path, *kinds):

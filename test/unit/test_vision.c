@@ -72,6 +72,20 @@ static void test_sizes(void **state) {
         assert_int_equal(w, cases[i].out[0]);
         assert_int_equal(h, cases[i].out[1]);
     }
+    /* those of GLM-4.5V, which counts the pixels of two pictures */
+    static const struct {
+        int in[2], out[2];
+    } glm[] = {{{640, 480}, {644, 476}},    {{1, 1}, {84, 84}},   {{500, 20}, {700, 28}},
+               {{100, 10}, {280, 28}},      {{27, 27}, {84, 84}}, {{10000, 9000}, {2548, 2296}},
+               {{4000, 3000}, {2800, 2100}}};
+    const struct resample_limits two = {
+        .factor = 28, .min_pixels = 112 * 112, .max_pixels = 28 * 28 * 15000, .frames = 2, .grows_sides = true};
+    for (size_t i = 0; i < sizeof glm / sizeof *glm; i++) {
+        int w = glm[i].in[0], h = glm[i].in[1];
+        assert_int_equal(resample_smart_size(&two, &w, &h, &e), 0);
+        assert_int_equal(w, glm[i].out[0]);
+        assert_int_equal(h, glm[i].out[1]);
+    }
     int w = 201, h = 1;
     assert_int_equal(resample_smart_size(&l, &w, &h, &e), ERR_USAGE);
     assert_non_null(strstr(e.text, "more than 200 times"));
