@@ -110,7 +110,12 @@ static void read_down(struct reader *r, struct tower_merger *m) {
 }
 
 static void read_position(struct reader *r) {
+    enum { MOST = 1 << 28 };
     const struct tower_config *c = &r->t->config;
+    if (!r->l.rc && (int64_t)c->side * c->side > MOST / c->hidden)
+        r->l.rc = error_set(r->l.e, ERR_MODEL, "%s/%s: a table of positions of %d x %d rows; hearth takes %d numbers",
+                            r->l.w->files.dir, r->l.w->files.shards[0].name, c->side, c->side, MOST);
+    if (r->l.rc) return;
     const struct param p = {.suffix = ".weight", .rows = c->side * c->side * c->hidden, .table_cols = c->hidden};
     r->t->position = vector_load(&r->l, &p, c->names.position, 0, 0);
 }

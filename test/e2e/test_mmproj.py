@@ -62,6 +62,8 @@ class Mmproj(driver.ChatCase):
         self.assertEqual(rc, 0, err)
         tower = sum(len(raw) for _, _, _, raw in eyes_gguf.tower(eyes.config(), eyes.KINDS["qwen3_vl"].processor)[1])
         self.assertEqual(json.loads(report)["bytes"]["vision"], tower)
+        self.assertEqual(json.loads(report)["images"], {"read": True, "file": "mmproj-F32.gguf"})
+        self.assertIn(b"reads images with the tower in mmproj-F32.gguf", self.run_bin("-m", model, "--inspect")[1])
 
     def test_a_file_that_is_named(self):
         model, elsewhere = self.make("blind", mmproj=None), self.make("seen")
@@ -69,6 +71,8 @@ class Mmproj(driver.ChatCase):
         self.refused("blind cannot read images: no file mmproj*.gguf is beside this model, and --mmproj names none", self.path("blind"), codes=(2,))
         want = self.answer(elsewhere)
         self.assertEqual(self.answer(model, "--mmproj", file), want)
+        self.assertFalse(json.loads(self.run_bin("-m", model, "--inspect", "--json")[1])["images"]["read"])
+        self.assertTrue(json.loads(self.run_bin("-m", model, "--inspect", "--json", "--mmproj", file)[1])["images"]["read"])
         self.env["HEARTH_MMPROJ"] = file
         self.assertEqual(self.answer(model), want)
         del self.env["HEARTH_MMPROJ"]
@@ -97,7 +101,7 @@ class Mmproj(driver.ChatCase):
                  "silu": (dict(meta={"clip.use_silu": True}), "'clip.use_silu' is true"), "side": (dict(meta={"clip.vision.image_size": 41}), "of broken sizes"),
                  "depth": (dict(meta={"clip.vision.block_count": None}), "clip.vision.block_count"), "heads": (dict(meta={"clip.vision.attention.head_count": 5}), "of broken sizes"),
                  "layers": (dict(meta={"clip.vision.is_deepstack_layers": [True] * 3}), "v.deepstack.2"), "std": (dict(meta={"clip.vision.image_std": [0.0, 1.0, 1.0]}), "must be above 0"),
-                 "pixels": (dict(meta={"clip.vision.image_max_pixels": 1}), "limits of pixels")}
+                 "pixels": (dict(meta={"clip.vision.image_max_pixels": 1}), "limits of pixels"), "table": (dict(meta={"clip.vision.image_size": 65536}), "a table of positions of")}
         for name, (how, why) in cases.items():
             model = self.make(name, **how)
             rc, out, err = self.run_bin("-m", model, "-p", "Hello.", *GREEDY)
