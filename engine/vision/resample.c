@@ -142,3 +142,18 @@ int resample_smart_size(const struct resample_limits *l, int *width, int *height
     *width = (int)to_w, *height = (int)to_h;
     return 0;
 }
+
+static int shrunk(int side, double scale, int most) {
+    const double to = floor(side * scale);
+    return to < 1 ? 1 : to > most ? most : (int)to;
+}
+static int padded(int side, int factor) { return (side + factor - 1) / factor * factor; }
+void resample_padded_size(const struct resample_limits *l, int *width, int *height, int *padded_width,
+                          int *padded_height) {
+    const int most = l->most_side * l->patch;
+    const double patches = fmax(1, *height / l->patch) * fmax(1, *width / l->patch),
+                 scale = fmin(fmin(1, sqrt(l->most_patches / patches)),
+                              fmin((double)most / *height, (double)most / *width));
+    *width = shrunk(*width, scale, most), *height = shrunk(*height, scale, most);
+    *padded_width = padded(*width, l->factor), *padded_height = padded(*height, l->factor);
+}

@@ -32,8 +32,10 @@ static void fill_rotation(struct tower_run *r) {
         int at[2];
         place(r, i, &at[0], &at[1]);
         for (int j = 0; j < half; j++) {
-            const float inv_freq = 1 / (float)pow(c->theta, (double)((float)(2 * (j % quarter)) / (float)half));
-            const double angle = (double)((float)at[j / quarter] * inv_freq);
+            const int frequency = c->is_interleaved ? j / 2 : j % quarter,
+                      axis = c->is_interleaved ? 1 - j % 2 : j / quarter;
+            const float inv_freq = 1 / (float)pow(c->theta, (double)((float)(2 * frequency) / (float)half));
+            const double angle = (double)((float)at[axis] * inv_freq);
             r->cos[product((size_t)i, (size_t)half) + (size_t)j] = (float)cos(angle);
             r->sin[product((size_t)i, (size_t)half) + (size_t)j] = (float)sin(angle);
         }
@@ -215,7 +217,8 @@ static int run_attention(struct tower_run *r, struct exec *x, const struct tower
                                               .heads = c->heads,
                                               .ld = 3 * h,
                                               .head_ld = dim,
-                                              .half = dim / 2}));
+                                              .half = dim / 2,
+                                              .interleaved = c->is_interleaved}));
     TRY(x->ops->kv_store(x, &(struct op_kv_store){.plane = k, .x = r->qkv + h, .n = n, .ldx = 3 * h}));
     TRY(x->ops->kv_store(x, &(struct op_kv_store){.plane = v, .x = r->qkv + 2 * h, .n = n, .ldx = 3 * h}));
     TRY(x->ops->attention(x, &(struct op_attention){.out = r->att,
@@ -258,6 +261,8 @@ static int run_merger(struct tower_run *r, struct exec *x, const struct tower_me
     const struct tower_config *c = &r->tower->config;
     const int block = c->merge * c->merge, wide = c->hidden * block, tokens = n_patches(r) / block,
               normed = is_deep ? wide : c->hidden, ld = tower_row_floats(r->tower);
+    const struct tower *t = r->tower;
+    if (!is_deep && t->last_norm) TRY(norm(x, c, t->last_norm, t->last_norm_bias, r->x, r->x, n_patches(r), c->hidden));
     TRY(norm(x, c, m->norm, m->norm_bias, r->xn, r->x, is_deep ? tokens : n_patches(r), normed));
     for (int at = 0, n; at < tokens; at += n) {
         n = least(CHUNK, tokens - at);

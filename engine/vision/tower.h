@@ -34,10 +34,12 @@ struct tower_config {
     uint8_t positions;                   /* enum tower_positions */
     int merger_inter;                    /* width of a gated merger */
     bool is_split_patch;                 /* a tensor of weights for each time: .weight, .weight.1 */
-    bool is_deep_by_layer;               /* the number in the name of a deep merger is that of the layer */
-    double theta;                        /* base of the rotary frequencies */
-    int n_deep;                          /* deep mergers: their outputs are added after the text model's first layers */
-    int deep_layer[TOWER_DEEP_MOST];     /* the tower's layer that each reads */
+    bool is_square_table;            /* the table of positions is [side, side, hidden], else [side * side, hidden] */
+    bool is_interleaved;             /* rotated pairs are neighbours, and turn by column and row in turn */
+    bool is_deep_by_layer;           /* the number in the name of a deep merger is that of the layer */
+    double theta;                    /* base of the rotary frequencies */
+    int n_deep;                      /* deep mergers: their outputs are added after the text model's first layers */
+    int deep_layer[TOWER_DEEP_MOST]; /* the tower's layer that each reads */
     struct tower_names names;
     /* The processor: limits of pixels, and what a pixel becomes: (v * rescale - mean) / std. */
     struct resample_limits limits;
@@ -61,7 +63,8 @@ struct tower {
     struct mat patch;  /* [hidden, 3 * temporal * patch * patch] */
     float *patch_bias; /* [hidden] */
     float *position;   /* [side * side, hidden] */
-    float *patch_norm, *last_norm;
+    float *patch_norm, *last_norm, *last_norm_bias;
+    bool has_places;     /* the text model turns images by row and column (M-RoPE) */
     float pixel[3][256]; /* the normalized float of each 8-bit value, by channel */
     struct tower_layer *layers;
     struct tower_merger merger, deep[TOWER_DEEP_MOST];
@@ -71,7 +74,8 @@ struct tower {
 
 struct tower_family {
     const char *model_type; /* as in config.json */
-    int32_t image_token;    /* where config.json has none ('image_token_id') */
+    const char *token_key;  /* of the placeholder's id in config.json, beside 'image_token_id' */
+    int32_t image_token;    /* where config.json has none */
     /* Fills c from vision_config; root is the whole config.json. ERR_MODEL names what is wrong. */
     int (*parse)(struct tower_config *c, const struct json *root, const char *what, struct error *e);
 };
@@ -84,7 +88,7 @@ struct tower_projector {
 };
 extern const struct tower_projector tower_projector_qwen3;
 extern const struct tower_family tower_family_qwen3_vl, tower_family_qwen3_vl_moe, tower_family_qwen3_5,
-    tower_family_qwen3_5_moe, tower_family_glm4v_moe;
+    tower_family_qwen3_5_moe, tower_family_glm4v_moe, tower_family_kimi_k25;
 
 /* Opens the tower of an opened checkpoint; *out is NULL, and why says so, if the model has none that hearth computes.
  * file: a GGUF file that has the tower of a GGUF model (--mmproj); NULL: the one mmproj*.gguf beside the model, if it

@@ -47,6 +47,17 @@ static int check_processor(const struct tower_config *c, const char *path, struc
     return 0;
 }
 
+/* Kimi K2.5's limits, as published or as transformers saves them. */
+static int read_patches(struct tower_config *c, const struct json *root, const char *path, struct error *e) {
+    const struct json *all = json_get(root, "in_patch_limit"), *side = json_get(root, "patch_limit_on_one_side");
+    if (!all) all = json_get(root, "max_patches");
+    if (!side) side = json_path(root, "size.max_height");
+    const int64_t n = json_int(all, c->limits.most_patches), m = json_int(side, c->limits.most_side);
+    if (n < 1 || n > 1 << 20 || m < 1 || m > 1 << 12) return fail(path, "limits of patches that no image can keep", e);
+    c->limits.most_patches = (int)n, c->limits.most_side = (int)m;
+    return 0;
+}
+
 static int read_processor(struct tower_config *c, const struct json *root, const char *path, struct error *e) {
     static const char *const on[] = {"do_resize", "do_rescale", "do_normalize", "do_convert_rgb"};
     const struct json *size = json_get(root, "size"), *least = json_get(size, "shortest_edge"),
@@ -56,6 +67,7 @@ static int read_processor(struct tower_config *c, const struct json *root, const
     if (!most) most = json_get(root, "max_pixels");
     c->limits.min_pixels = json_num(least, c->limits.min_pixels);
     c->limits.max_pixels = json_num(most, c->limits.max_pixels);
+    if (c->limits.most_patches) TRY(read_patches(c, root, path, e));
     c->rescale = json_num(json_get(root, "rescale_factor"), c->rescale);
     TRY(read_channels(json_get(root, "image_mean"), path, "image_mean", c->mean, e));
     TRY(read_channels(json_get(root, "image_std"), path, "image_std", c->std, e));
@@ -79,8 +91,8 @@ int tower_read_clip(struct tower_config *c, const struct json *meta, const char 
 }
 
 void tower_set_processor(struct tower_config *c, double min_pixels, double max_pixels) {
-    c->limits =
-        (struct resample_limits){.factor = c->patch * c->merge, .min_pixels = min_pixels, .max_pixels = max_pixels};
+    c->limits = (struct resample_limits){
+        .factor = c->patch * c->merge, .patch = c->patch, .min_pixels = min_pixels, .max_pixels = max_pixels};
     c->filter = RESAMPLE_BICUBIC;
     c->rescale = 1 / 255.0;
     for (int i = 0; i < 3; i++) c->mean[i] = c->std[i] = 0.5;
@@ -98,7 +110,9 @@ int tower_read_processor(struct tower_config *c, const char *dir, struct error *
     if (!file_exists(path)) return 0; /* what the published models have */
     int rc = file_read(path, MOST_BYTES, &text, &n, e);
     if (!rc) rc = json_parse(&a, text, n, JSON_PYTHON, path, &root, e);
-    const struct json *part = rc || is_apart ? &root : json_get(&root, "image_processor");
+    const struct json *part = rc || is_apart ? &root : json_get(&root, "image_processor"),
+                      *published = json_get(part, "media_proc_cfg"); /* Kimi K2.5 */
+    if (published) part = published;
     if (!rc && part) rc = read_processor(c, part, path, e);
     arena_free(&a);
     mem_free(text);

@@ -9,9 +9,9 @@
 #include "engine/weights/matrix.h"
 #include "engine/weights/vector.h"
 
-static const struct tower_family *const tower_families[] = {&tower_family_qwen3_vl, &tower_family_qwen3_vl_moe,
-                                                            &tower_family_qwen3_5, &tower_family_qwen3_5_moe,
-                                                            &tower_family_glm4v_moe};
+static const struct tower_family *const tower_families[] = {&tower_family_qwen3_vl,  &tower_family_qwen3_vl_moe,
+                                                            &tower_family_qwen3_5,   &tower_family_qwen3_5_moe,
+                                                            &tower_family_glm4v_moe, &tower_family_kimi_k25};
 
 struct reader {
     struct loader l;
@@ -116,7 +116,10 @@ static void read_position(struct reader *r) {
         r->l.rc = error_set(r->l.e, ERR_MODEL, "%s/%s: a table of positions of %d x %d rows; hearth takes %d numbers",
                             r->l.w->files.dir, r->l.w->files.shards[0].name, c->side, c->side, MOST);
     if (r->l.rc) return;
-    const struct param p = {.suffix = ".weight", .rows = c->side * c->side * c->hidden, .table_cols = c->hidden};
+    const struct param p = {.suffix = ".weight",
+                            .rows = c->side * c->side * c->hidden,
+                            .table_cols = c->hidden,
+                            .table_rows = c->is_square_table ? c->side : 0};
     r->t->position = vector_load(&r->l, &p, c->names.position, 0, 0);
 }
 
@@ -176,6 +179,7 @@ static int load(struct tower *t, struct weights *w, struct error *e) {
     read_position(&r);
     if (c->names.patch_norm) t->patch_norm = read_norm(&r, c->names.patch_norm, 0, c->hidden);
     if (c->names.last_norm) t->last_norm = read_norm(&r, c->names.last_norm, 0, c->hidden);
+    if (c->names.last_norm && !c->is_rms) t->last_norm_bias = read_bias(&r, c->names.last_norm, 0, c->hidden);
     for (int i = 0; i < c->depth && !r.l.rc; i++) read_layer(&r, &t->layers[i], i);
     read_merger(&r, &t->merger, 0, false);
     for (int i = 0; i < c->n_deep && !r.l.rc; i++)
@@ -205,7 +209,9 @@ static int parse(struct tower_config *c, const struct weights *w, char *why, siz
     if (!rc && !family)
         snprintf(why, why_size,
                  vision ? "hearth does not read the images of this model's family yet" : "this model reads text only");
-    if (!rc && family) c->image_token = (int32_t)json_int(json_get(&root, "image_token_id"), family->image_token);
+    const struct json *token = rc ? NULL : json_get(&root, "image_token_id");
+    if (!rc && family && !token && family->token_key) token = json_get(&root, family->token_key);
+    if (!rc && family) c->image_token = (int32_t)json_int(token, family->image_token);
     if (!rc && family) rc = family->parse(c, &root, path, e);
     if (!rc && family && (c->image_token < 0 || c->image_token >= w->config.vocab))
         rc = error_set(e, ERR_MODEL, "%s: 'image_token_id' is not a token of the vocabulary", path);
@@ -251,6 +257,7 @@ int tower_open(struct tower **out, struct weights *w, const char *file, char *wh
     bool found = false;
     int rc;
     *out = NULL;
+    if (t) t->has_places = w->config.rope.section[0] > 0;
     if (!t) return error_set(e, ERR_MEMORY, "no memory for a vision tower");
     if (w->files.gguf) rc = open_beside(t, w, file, why, why_size, &found, e);
     else if (file)

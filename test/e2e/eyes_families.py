@@ -5,7 +5,7 @@ import math
 import struct
 import typing
 
-TEXT_PREFIXES = ("model.language_model.", "lm_head.")
+TEXT_PREFIXES = ("model.language_model.", "lm_head.", "language_model.")
 
 
 def numbers(name, n, scale):
@@ -118,6 +118,30 @@ def write_glm(w, t):
             w.ffn(f"{p}mlp.experts.{k}", t["moe_intermediate_size"], h)
 
 
+def write_kimi(w, t):
+    h, heads, nope, rope_dim, value, latent, low = (t[k] for k in ("hidden_size", "num_attention_heads", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "kv_lora_rank", "q_lora_rank"))
+    w.add("language_model.model.embed_tokens.weight", t["vocab_size"], h, scale=1)
+    w.add("language_model.lm_head.weight", t["vocab_size"], h)
+    w.norm("language_model.model.norm", h)
+    for i in range(t["num_hidden_layers"]):
+        p = f"language_model.model.layers.{i}."
+        w.norm(p + "input_layernorm", h)
+        w.norm(p + "post_attention_layernorm", h)
+        w.norm(p + "self_attn.q_a_layernorm", low)
+        w.norm(p + "self_attn.kv_a_layernorm", latent)
+        for name, rows, cols in (("q_a_proj", low, h), ("q_b_proj", heads * (nope + rope_dim), low), ("kv_a_proj_with_mqa", latent + rope_dim, h),
+                                 ("kv_b_proj", heads * (nope + value), latent), ("o_proj", h, heads * value)):
+            w.linear(p + "self_attn." + name, rows, cols)
+        if i < t["first_k_dense_replace"]:
+            w.ffn(p + "mlp", t["intermediate_size"], h)
+            continue
+        w.linear(p + "mlp.gate", t["n_routed_experts"], h)
+        w.add(p + "mlp.gate.e_score_correction_bias", t["n_routed_experts"], scale=0.2)
+        w.ffn(p + "mlp.shared_experts", t["moe_intermediate_size"], h)
+        for k in range(t["n_routed_experts"]):
+            w.ffn(f"{p}mlp.experts.{k}", t["moe_intermediate_size"], h)
+
+
 # --- Towers -------------------------------------------------------------------------------------
 
 
@@ -164,6 +188,23 @@ def write_glm_tower(w, v, _):
     w.ffn(s + "merger", inter, out)
 
 
+def write_kimi_tower(w, v, t):
+    width, inter, wide, side = v["vt_hidden_size"], v["vt_intermediate_size"], v["vt_hidden_size"] * 4, v["init_pos_emb_height"]
+    w.linear("vision_tower.patch_embed.proj", width, 1, bias=True)
+    w.add("vision_tower.patch_embed.proj.weight", width, 3, v["patch_size"], v["patch_size"])
+    w.add("vision_tower.patch_embed.pos_emb.weight", side, side, width, scale=1)
+    for i in range(v["vt_num_hidden_layers"]):
+        p = f"vision_tower.encoder.blocks.{i}."
+        w.norm(p + "norm0", width, bias=True)
+        w.norm(p + "norm1", width, bias=True)
+        for name, rows, cols in (("wqkv", 3 * width, width), ("wo", width, width), ("mlp.fc0", inter, width), ("mlp.fc1", width, inter)):
+            w.linear(p + name, rows, cols, bias=True)
+    w.norm("vision_tower.encoder.final_layernorm", width, bias=True)
+    w.norm("mm_projector.pre_norm", width, bias=True)
+    w.linear("mm_projector.proj.0", wide, wide, bias=True)
+    w.linear("mm_projector.proj.2", t["hidden_size"], wide, bias=True)
+
+
 # --- Configs ------------------------------------------------------------------------------------
 
 
@@ -204,6 +245,14 @@ GLM_TOWER = {"model_type": "glm4v_moe", "depth": 2, "hidden_size": 24, "intermed
              "spatial_merge_size": 2, "temporal_patch_size": 2, "in_channels": 3, "hidden_act": "silu", "rms_norm_eps": 1e-5, "attention_bias": False}
 GLM_PROCESSOR = {"patch_size": 7, "temporal_patch_size": 2, "merge_size": 2, "size": {"shortest_edge": 1568, "longest_edge": 25088},
                  "image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711], "resample": 3}
+KIMI = {**TEXT, "model_type": "deepseek_v3", "num_key_value_heads": 4, "q_lora_rank": 24, "kv_lora_rank": 32, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 12,
+        "moe_intermediate_size": 24, "n_routed_experts": 6, "num_experts_per_tok": 2, "n_shared_experts": 1, "first_k_dense_replace": 1, "moe_layer_freq": 1,
+        "n_group": 1, "topk_group": 1, "norm_topk_prob": True, "routed_scaling_factor": 1.5, "scoring_func": "sigmoid", "topk_method": "noaux_tc", "rope_theta": 10000.0}
+KIMI.pop("head_dim")
+KIMI_TOWER = {"patch_size": 7, "init_pos_emb_height": 6, "init_pos_emb_width": 6, "init_pos_emb_time": 4, "merge_kernel_size": [2, 2], "vt_hidden_size": 24,
+              "vt_intermediate_size": 40, "vt_num_attention_heads": 3, "vt_num_hidden_layers": 3, "mm_hidden_size": 24, "projector_ln_eps": 1e-5, "text_hidden_size": 40}
+KIMI_PROCESSOR = {"media_proc_cfg": {"patch_size": 7, "merge_kernel_size": 2, "in_patch_limit": 300, "patch_limit_on_one_side": 40, "image_mean": [0.5, 0.5, 0.5],
+                                     "image_std": [0.5, 0.5, 0.5]}}
 KINDS = {
     "qwen3_vl": Family("Qwen3VLForConditionalGeneration", QWEN3, QWEN3_TOWER, QWEN_PROCESSOR, write_qwen, write_qwen_tower),
     "qwen3_vl_moe": Family("Qwen3VLMoeForConditionalGeneration", QWEN3_MOE, {**QWEN3_TOWER, "model_type": "qwen3_vl_moe"}, QWEN_PROCESSOR, write_qwen, write_qwen_tower),
@@ -211,4 +260,5 @@ KINDS = {
     "qwen3_5_moe": Family("Qwen3_5MoeForConditionalGeneration", QWEN3_5_MOE, {**QWEN3_5_TOWER, "model_type": "qwen3_5_moe"}, QWEN_PROCESSOR, write_qwen,
                           write_qwen_tower),
     "glm4v_moe": Family("Glm4vMoeForConditionalGeneration", GLM, GLM_TOWER, GLM_PROCESSOR, write_glm, write_glm_tower),
+    "kimi_k25": Family("Kimi_K25ForConditionalGeneration", KIMI, KIMI_TOWER, KIMI_PROCESSOR, write_kimi, write_kimi_tower, image_key="media_placeholder_token_id"),
 }

@@ -515,7 +515,7 @@ change("world-state-claimed", "a turn resumes from a state whose row the batch o
 # --- Images -----------------------------------------------------------------------------------------------------------------
 VISION, IMAGE = "engine/vision/tower.c", "engine/vision/image.c"
 change("image-ids", "all images have the same ids", "e2e_images", (IMAGE, "hash64(&at, sizeof at, i->hash)", "hash64(&at, sizeof at, 0)"))
-change("image-shift", "text after an image turns by its position alone", "golden_images", (IMAGE, "shift += longer(s[k].image) - image_tokens(s[k].image);", "shift += 0;"))
+change("image-shift", "text after an image turns by its position alone", "golden_images", (IMAGE, "shift += s[k].image->advance - image_tokens(s[k].image);", "shift += 0;"))
 change("image-columns", "rows and columns of an image are exchanged", "golden_images", (IMAGE, "out[1] = out[0] + in / s[k].image->cols;", "out[1] = out[0] + in / s[k].image->rows;"))
 change("image-decode-shift", "decoding turns new rows by their position alone", "golden_images", ("engine/exec/decode/decode_run.c", "from->pos + i + from->turn_shift", "from->pos + i"))
 change("image-stream-shift", "a stream-loaded prefill turns text after an image by its position alone", "e2e_images", ("engine/exec/stream/slp_run.c", "j->pos + s->first + at + k + j->turn_shift", "j->pos + s->first + at + k"))
@@ -523,7 +523,7 @@ change("image-blend-shift", "a blended prefill turns text after an image by its 
 change("image-deep", "outputs of deep mergers are not added", "golden_images", (PREFILL, "if (!rc && j->features && p->layer + 1 <", "if (!rc && false && p->layer + 1 <"))
 change("image-neighbours", "a patch sees only those before it", "golden_images", (VISION, "r->last[i] = (int32_t)n - 1;", "r->last[i] = (int32_t)i;"))
 change("image-positions", "learned positions are not interpolated", "golden_images", (VISION, "{1 - far, far}}", "{1, 0 * far}}"))
-change("image-rotation", "patches turn by their row alone", "golden_images", (VISION, "(float)at[j / quarter]", "(float)at[0]"))
+change("image-rotation", "patches turn by their row alone", "golden_images", (VISION, "(float)at[axis]", "(float)at[0]"))
 change("image-sections", "images of a model with states turn by times alone", "golden_images", ("engine/model/qwen3_next.c", "    c->rope.default_section[0] = 11, c->rope.default_section[1] = 10;\n", ""))
 change("image-alpha", "transparent pixels are black", "e2e_images", ("engine/vision/picture_formats.c", "rgba[k] * alpha + 255 * (255 - alpha) + 128", "rgba[k] * alpha + 128"))
 change("image-bomb", "the size in a header is not limited", "e2e_images", ("engine/vision/picture_formats.c", "(uint64_t)width * (uint64_t)height > PICTURE_MAX_PIXELS)", "(uint64_t)width * (uint64_t)height > 1ull << 62)"))
@@ -536,4 +536,7 @@ change("image-cubic", "learned positions of GLM's tower are weighted by distance
 change("image-joined", "patches of a token are joined in the order of the convolution", "golden_images", ("engine/vision/tower_open.c", "(i * h + j) * (size_t)cells + k) * number, number)", "(i * (size_t)cells + k) * h + j) * number, number)"))
 change("image-in-order", "GLM's times, rows and columns turn interleaved frequencies", "golden_images", ("engine/model/glm4_moe.c", "c->rope.sections_in_order = true;", ""))
 change("image-frames", "GLM's limits count the pixels of one picture", "unit_vision", ("engine/vision/resample.c", "frames = l->frames ? l->frames : 1,", "frames = 1,"))
+change("image-axes", "Kimi's patches turn by row where they turn by column", "golden_images", (VISION, "c->is_interleaved ? 1 - j % 2", "c->is_interleaved ? j % 2"))
+change("image-advance", "images advance the rotation of a model without M-RoPE by their longer side", "golden_images", (IMAGE, "i->advance = !t->has_places ?", "i->advance = false ?"))
+change("image-padding", "a padded picture is stretched", "unit_vision", ("engine/vision/resample.c", "scale = fmin(fmin(1, sqrt(", "scale = fmin(fmin(9, sqrt("))
 change("image-filter", "the coefficients of a resized image are not rounded", "unit_vision", ("engine/vision/resample.c", "(v < 0 ? v - 0.5 : v + 0.5)", "(v)"))

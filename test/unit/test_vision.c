@@ -91,6 +91,27 @@ static void test_sizes(void **state) {
     assert_non_null(strstr(e.text, "more than 200 times"));
 }
 
+/* Sizes that transformers' navit_resize() gives. */
+static void test_padded_sizes(void **state) {
+    static const struct {
+        int in[2], out[2], padded[2];
+    } cases[] = {{{640, 480}, {640, 480}, {644, 504}},
+                 {{1, 1}, {1, 1}, {28, 28}},
+                 {{28, 28}, {28, 28}, {28, 28}},
+                 {{29, 27}, {29, 27}, {56, 28}},
+                 {{4000, 3000}, {2073, 1554}, {2100, 1568}},
+                 {{10000, 500}, {7168, 358}, {7168, 364}},
+                 {{9000, 8000}, {1902, 1691}, {1904, 1708}},
+                 {{3, 8000}, {2, 7168}, {28, 7168}}};
+    const struct resample_limits l = {.factor = 28, .patch = 14, .most_patches = 16384, .most_side = 512};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int size[2] = {cases[i].in[0], cases[i].in[1]}, padded[2];
+        resample_padded_size(&l, &size[0], &size[1], &padded[0], &padded[1]);
+        assert_memory_equal(size, cases[i].out, sizeof size);
+        assert_memory_equal(padded, cases[i].padded, sizeof padded);
+    }
+}
+
 static void test_orientation(void **state) {
     uint8_t exif[] = "Exif\0\0II*\0\10\0\0\0\2\0\0\1\3\0\1\0\0\0\0\0\0\0\22\1\3\0\1\0\0\0\6\0\0\0";
     const size_t n = sizeof exif - 1;
@@ -117,7 +138,8 @@ static void test_alpha(void **state) {
 }
 
 static void test_ids_and_places(void **state) {
-    struct engine_image a = {.rows = 2, .cols = 3, .hash = 7}, b = {.rows = 4, .cols = 1, .hash = 8};
+    struct engine_image a = {.rows = 2, .cols = 3, .advance = 3, .hash = 7},
+                        b = {.rows = 4, .cols = 1, .advance = 4, .hash = 8};
     for (int i = 0; i < 6; i++) {
         assert_true(image_id(&a, i) < -1);
         assert_int_not_equal(image_id(&a, i), image_id(&b, i));
@@ -209,9 +231,13 @@ static void test_saved_images(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_resampling_is_pillows), cmocka_unit_test(test_sizes),
-        cmocka_unit_test(test_orientation),           cmocka_unit_test(test_alpha),
-        cmocka_unit_test(test_ids_and_places),        cmocka_unit_test(test_base64),
+        cmocka_unit_test(test_resampling_is_pillows),
+        cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_padded_sizes),
+        cmocka_unit_test(test_orientation),
+        cmocka_unit_test(test_alpha),
+        cmocka_unit_test(test_ids_and_places),
+        cmocka_unit_test(test_base64),
         cmocka_unit_test(test_saved_images),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
