@@ -524,7 +524,7 @@ change("image-deep", "outputs of deep mergers are not added", "golden_images", (
 change("image-neighbours", "a patch sees only those before it", "golden_images", (VISION, "r->last[i] = (int32_t)n - 1;", "r->last[i] = (int32_t)i;"))
 change("image-positions", "learned positions are not interpolated", "golden_images", (VISION, "{1 - far, far}}", "{1, 0 * far}}"))
 change("image-rotation", "patches turn by their row alone", "golden_images", (VISION, "(float)at[axis]", "(float)at[0]"))
-change("image-sections", "images of a model with states turn by times alone", "golden_images", ("engine/model/qwen3_next.c", "    c->rope.default_section[0] = 11, c->rope.default_section[1] = 10;\n", ""))
+change("image-sections", "a model with states whose config has no sections turns images by times alone", "unit_config_layers", ("engine/model/qwen3_next.c", "    c->rope.default_section[0] = 11, c->rope.default_section[1] = 10;\n", ""))
 change("image-alpha", "transparent pixels are black", "e2e_images", ("engine/vision/picture_formats.c", "rgba[k] * alpha + 255 * (255 - alpha) + 128", "rgba[k] * alpha + 128"))
 change("image-bomb", "the size in a header is not limited", "e2e_images", ("engine/vision/picture_formats.c", "(uint64_t)width * (uint64_t)height > PICTURE_MAX_PIXELS)", "(uint64_t)width * (uint64_t)height > 1ull << 62)"))
 change("image-orientation", "EXIF's orientation is ignored", "e2e_images", ("engine/vision/picture.c", "if (!rc) rc = turn(&s, out, orientation);", "if (!rc) rc = turn(&s, out, 1);"))
