@@ -201,7 +201,7 @@ static void json_images(struct buf *b, const struct tower *t, const char *why) {
 int engine_inspect(const struct engine_params *p, struct buf *b, struct error *e) {
     struct weights w;
     struct tower *tower = NULL;
-    char no_images[160];
+    char no_images[400];
     int rc = engine_check_modes(p, e);
     if (!rc) rc = weights_open(&w, p->dir, p->force, e);
     if (rc) return rc;

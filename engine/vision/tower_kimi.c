@@ -26,6 +26,7 @@ static int parse(struct tower_config *c, const struct json *root, const char *wh
     const struct json none = {.type = JSON_OBJECT}, *vision = json_get(root, "vision_config");
     struct config_reader r = {.root = vision ? vision : &none, .what = what, .family = "vision_config", .e = e};
     int merge[2];
+    c->names = names;
     c->patch = config_int(&r, "patch_size", 14, 1, 256);
     c->temporal = 1;
     c->hidden = either(&r, "vt_hidden_size", "hidden_size", 1152, 1 << 16);
@@ -48,7 +49,6 @@ static int parse(struct tower_config *c, const struct json *root, const char *wh
         config_fail(&r, "the width does not divide into heads of a multiple of 4");
     c->out = (int)json_int(json_path(root, "text_config.hidden_size"), 0);
     c->theta = json_num(json_path(r.root, "rope_parameters.rope_theta"), 10000);
-    c->names = names;
     c->has_bias = c->has_qkv_bias = c->is_split_patch = c->is_square_table = c->is_interleaved = true;
     c->positions = POSITIONS_CUBIC;
     tower_set_processor(c, 1, 1);

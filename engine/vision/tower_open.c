@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/log.h"
 #include "engine/vision/tower_config.h"
 #include "engine/vision/tower_mmproj.h"
 #include "engine/weights/loader.h"
@@ -227,29 +228,35 @@ static int parse(struct tower_config *c, const struct weights *w, char *why, siz
     return rc;
 }
 
-/* Fills the config of a tower among the model's tensors. *found: there is one. */
-static int find_within(struct tower *t, struct weights *w, char *why, size_t why_size, bool *found, struct error *e) {
+/* Opens the tower among the model's tensors. *found: there is one. */
+static int open_within(struct tower *t, struct weights *w, char *why, size_t why_size, bool *found, struct error *e) {
     char name[512];
-    TRY(parse(&t->config, w, why, why_size, found, e));
-    if (!*found) return 0;
+    int rc = parse(&t->config, w, why, why_size, found, e);
+    if (!*found) return rc;
     loader_name(name, sizeof name, t->config.names.patch, 0, 0, ".weight");
-    *found = checkpoint_find(&w->files, name) != NULL;
-    if (!*found) snprintf(why, why_size, "this checkpoint has only the text model, not its vision tower");
-    return *found ? tower_read_processor(&t->config, w->files.dir, e) : 0;
+    if (!checkpoint_find(&w->files, name)) {
+        snprintf(why, why_size, "this checkpoint has only the text model, not its vision tower");
+        *found = false, *e = (struct error){0};
+        return 0;
+    }
+    if (!rc) rc = tower_read_processor(&t->config, w->files.dir, e);
+    const struct unclaimed before = count_unclaimed(&w->files);
+    if (!rc) rc = load(t, w, e);
+    if (rc) return rc;
+    const struct unclaimed after = count_unclaimed(&w->files);
+    t->bytes = before.bytes - after.bytes;
+    w->bytes_skipped -= t->bytes; /* they are the tower's */
+    w->n_skipped -= before.n - after.n;
+    return 0;
 }
 
-/* Opens the tower's own file, and loads it. A file that was not given, and does not fit, is left alone. */
+/* Opens the tower's own file, and loads it. */
 static int open_beside(struct tower *t, struct weights *w, const char *file, char *why, size_t why_size, bool *found,
                        struct error *e) {
-    int rc = tower_mmproj_open(t, w, file, why, why_size, e);
-    *found = !rc && t->beside;
-    if (*found) rc = load(t, t->beside, e);
-    if (*found && !rc) rc = tower_mmproj_check(t, e);
-    if (rc != ERR_MODEL || file) return rc;
-    snprintf(why, why_size, "%s", e->text);
-    *e = (struct error){0};
-    *found = false;
-    return 0;
+    TRY(tower_mmproj_open(t, w, file, why, why_size, e));
+    *found = t->beside != NULL;
+    if (*found) TRY(load(t, t->beside, e));
+    return *found ? tower_mmproj_check(t, e) : 0;
 }
 
 int tower_open(struct tower **out, struct weights *w, const char *file, char *why, size_t why_size, struct error *e) {
@@ -264,14 +271,12 @@ int tower_open(struct tower **out, struct weights *w, const char *file, char *wh
         rc = error_set(e, ERR_USAGE,
                        "--mmproj %s: %s is no GGUF model; the tower of such a model is in its own directory", file,
                        w->files.dir);
-    else {
-        rc = find_within(t, w, why, why_size, &found, e);
-        const struct unclaimed before = count_unclaimed(&w->files);
-        if (!rc && found) rc = load(t, w, e);
-        const struct unclaimed after = count_unclaimed(&w->files);
-        t->bytes = before.bytes - after.bytes;
-        w->bytes_skipped -= t->bytes; /* they are the tower's */
-        w->n_skipped -= before.n - after.n;
+    else rc = open_within(t, w, why, why_size, &found, e);
+    if (rc == ERR_MODEL && !file) { /* the text model is whole, and answers */
+        log_say(LOG_INFO, "images are not read: %s", e->text);
+        snprintf(why, why_size, "%s", e->text);
+        *e = (struct error){0};
+        rc = 0, found = false;
     }
     if (rc || !found) {
         tower_close(&t);

@@ -91,6 +91,17 @@ class Images(driver.ChatCase):
             rc, out, err = self.run_bin(*args, "-f", self.path("wide.png"), "-p", "What is this?")
             self.assertEqual((rc, out), (2, b""), err)
             self.assertIn(why, err)
+        # a damaged tower: the text model answers
+        vision = dict(eyes.config()["vision_config"])
+        for changes, why in (({"num_heads": 5}, "heads of a multiple of 4"), ({"depth": 4}, "model.visual.blocks.3."), ({"hidden_size": 32}, "patch_embed.proj.weight")):
+            model = eyes.make(self.path("damaged"))
+            with open(os.path.join(model, "config.json"), "w", encoding="utf-8") as f:
+                json.dump({**eyes.config(), "vision_config": {**vision, **changes}}, f)
+            self.assertEqual(self.run_bin("-m", model, "-p", "Hello.", *GREEDY)[0], 0)
+            rc, out, err = self.run_bin("-m", model, "-f", self.path("wide.png"), "-p", "What is this?")
+            self.assertEqual((rc, out), (2, b""), err)
+            self.assertIn("damaged cannot read images: ", err)
+            self.assertIn(why, err)
         template = self.write("t.jinja", "{% for m in messages %}{{ m.role }}{% endfor %}")
         rc, _, err = self.run_bin("-m", self.eyes, "--template", template, "-f", self.path("wide.png"), "-p", "x")
         self.assertEqual(rc, 2)
