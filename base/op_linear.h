@@ -50,20 +50,22 @@ struct op_linear {
 
 /* cos[i][j], sin[i][j] = mscale * cos/sin(pos[i] * inv_freq[j]), j < half; pos NULL: i * step + pos0. longest > 0
  * (LongRoPE): rows of longer sequences use the second row of inv_freq, and long_mscale. place: a row has a time, a row
- * and a column of an image instead of pos; op_rope_part() says which of them turns frequency j (Qwen3-VL's interleaved
- * M-RoPE). */
+ * and a column of an image instead of pos; op_rope_part() says which of them turns frequency j (M-RoPE). */
 struct op_rope_table {
     float *cos, *sin; /* [n, half] */
     const int32_t *pos;
-    const int32_t *place;  /* [n, 3], or NULL */
-    int section[2];        /* with place: frequencies of rows, and of columns */
-    const float *inv_freq; /* [half], or [2, half] */
-    const int32_t *length; /* [n]: sequence length of each row; NULL: `total` for all */
+    const int32_t *place;   /* [n, 3], or NULL */
+    int section[2];         /* with place: frequencies of rows, and of columns */
+    bool sections_in_order; /* times first, then rows, then columns (GLM-4.5V); else interleaved (Qwen3-VL) */
+    const float *inv_freq;  /* [half], or [2, half] */
+    const int32_t *length;  /* [n]: sequence length of each row; NULL: `total` for all */
     int n, half, longest, total, pos0, step;
     float mscale, long_mscale;
     const struct op_address *at; /* NULL, or supplies pos0: its position rounded down to a multiple of step */
 };
 OP_INLINE int op_rope_part(const struct op_rope_table *o, int j) {
+    if (o->sections_in_order)
+        return j < o->half - o->section[0] - o->section[1] ? 0 : j < o->half - o->section[1] ? 1 : 2;
     const int part = j % 3;
     return part && j / 3 < o->section[part - 1] ? part : 0;
 }

@@ -48,6 +48,7 @@ struct engine_params {         /* zero-initialized: all defaults */
     enum draft_kind draft;
     /* with DRAFT_MODEL: checkpoint of a small model. The caller ensures that it has the same tokenizer */
     const char *draft_model;
+    const char *mmproj;    /* GGUF file that has the vision tower of a GGUF model; NULL: one beside the model */
     const char *draft_dir; /* directory that keeps INT4 drafts of checkpoints; NULL: none */
     /* most drafted tokens per round; 0: DRAFT_MAX. A draft chosen by name always drafts this many, otherwise as many as
      * pay off */
@@ -56,8 +57,7 @@ struct engine_params {         /* zero-initialized: all defaults */
      * and returns their number. Never changes the generated text. Called on the engine thread. */
     int (*custom_draft)(void *ctx, const int32_t *tokens, int n, int most, int32_t *out);
     void *custom_draft_ctx;
-    /* Reports the progress of opening at most ten times a second; share 0..1. May be NULL. A non-zero return cancels.
-     */
+    /* NULL, or reports the progress of opening, at most ten times a second; share 0..1. A non-zero return cancels. */
     int (*progress)(void *ctx, const char *what, double share);
     void *progress_ctx;
 };

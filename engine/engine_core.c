@@ -207,7 +207,7 @@ int engine_core_open(struct engine **out, const struct engine_params *p, struct 
         goto fail;
     }
     e->info.no_images = e->no_images;
-    if ((rc = tower_open(&e->tower, &e->weights, e->no_images, sizeof e->no_images, err))) goto fail;
+    if ((rc = tower_open(&e->tower, &e->weights, p->mmproj, e->no_images, sizeof e->no_images, err))) goto fail;
     if (e->tower && p->image_tokens) tower_limit(e->tower, p->image_tokens);
     if (e->tower) e->info.no_images = NULL, e->info.image_token = e->tower->config.image_token;
     if ((rc = generation_config_read(e, err)) || (rc = open_runtime(e, err))) goto fail;

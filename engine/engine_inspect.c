@@ -189,14 +189,23 @@ static int json_devices(struct buf *b, const struct engine_params *p, const stru
     return rc;
 }
 
+/* Whether the model reads images, and the file of its tower if that is one of its own; else why not. */
+static void json_images(struct buf *b, const struct tower *t, const char *why) {
+    const char *file = t && t->beside ? t->beside->files.shards[0].name : NULL;
+    buf_fmt(b, ",\"images\":{\"read\":%s", t ? "true" : "false");
+    if (!t || file) buf_str(b, t ? ",\"file\":" : ",\"why\":");
+    if (!t || file) json_quote(b, t ? file : why, strlen(t ? file : why));
+    buf_str(b, "}");
+}
+
 int engine_inspect(const struct engine_params *p, struct buf *b, struct error *e) {
     struct weights w;
     struct tower *tower = NULL;
-    char no_images[160];
+    char no_images[400];
     int rc = engine_check_modes(p, e);
     if (!rc) rc = weights_open(&w, p->dir, p->force, e);
     if (rc) return rc;
-    if ((rc = tower_open(&tower, &w, no_images, sizeof no_images, e))) {
+    if ((rc = tower_open(&tower, &w, p->mmproj, no_images, sizeof no_images, e))) {
         weights_close(&w);
         return rc;
     }
@@ -275,6 +284,7 @@ int engine_inspect(const struct engine_params *p, struct buf *b, struct error *e
             "\"per_token\":%zu,\"kv_per_token\":%zu}",
             w.bytes_routed, w.bytes_dense, w.bytes_embed, tower ? tower->bytes : 0, w.bytes_skipped, w.files.bytes,
             w.bytes_repacked, weights_token_bytes(&w), kv_token_bytes(c, kv));
+    json_images(b, tower, no_images);
     buf_fmt(b, ",\"files\":%d,\"tensors\":%zu,\"skipped\":{\"tensors\":%zu,\"prediction_layers\":%zu,\"first\":[",
             w.files.n_shards, w.files.n_tensors, w.n_skipped, w.n_mtp_tensors);
     json_skipped(b, &w.files);

@@ -77,8 +77,17 @@ static void put_runs(struct buf *out, const struct json *root) {
             amount_bytes((uint64_t)json_int(json_path(root, "bytes.kv_per_token"), 0), kv, sizeof kv));
 }
 
+static void put_images(struct buf *out, const struct json *root) {
+    const struct json *file = json_path(root, "images.file");
+    if (!json_bool(json_path(root, "images.read"), false)) return;
+    buf_str(out, "reads images");
+    if (file && file->type == JSON_STRING) buf_fmt(out, " with the tower in %.*s", (int)file->n, file->string);
+    buf_str(out, "\n");
+}
+
 void verdict_put(struct buf *out, const struct json *root) {
     put_model(out, root);
     put_fit(out, root);
     put_runs(out, root);
+    put_images(out, root);
 }

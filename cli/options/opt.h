@@ -15,6 +15,7 @@ enum opt_id {
     OPT_CONTEXT,
     OPT_IMAGE_TOKENS,
     OPT_TEMPLATE,
+    OPT_MMPROJ,
     OPT_MODELS,
     OPT_PULL,
     OPT_USE,

@@ -249,6 +249,7 @@ int remote_check_options(struct app *a, struct error *e) {
         {OPT_RAW, "it takes only conversations, not prompt text"},
         {OPT_SPECIAL, "it takes only conversations, not control tokens"},
         {OPT_TEMPLATE, "it uses its own chat template"},
+        {OPT_MMPROJ, "it reads images with its own files"},
         {OPT_THINK_LIMIT, "it ends thinking by its own rules; --effort asks for less"},
         {OPT_REGEX, "chat completions know only JSON objects and JSON schemas"},
         {OPT_GRAMMAR, "chat completions know only JSON objects and JSON schemas"},

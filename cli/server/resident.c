@@ -174,9 +174,9 @@ int resident_build(struct buf *out) {
 
 int resident_identity(struct app *a, struct buf *out, struct error *e) {
     static const enum opt_id options[] = {
-        OPT_CONTEXT,   OPT_THREADS,       OPT_CPU,       OPT_GPUS,     OPT_KV,       OPT_PREFILL,     OPT_DECODE,
-        OPT_SPLIT,     OPT_DETERMINISTIC, OPT_HUGEPAGES, OPT_TOPOLOGY, OPT_TEMPLATE, OPT_TRACE,       OPT_DRAFT,
-        OPT_DRAFT_LEN, OPT_EXPERT_CACHE,  OPT_EVICT,     OPT_KV_CACHE, OPT_MAX_TPOT, OPT_IMAGE_TOKENS};
+        OPT_CONTEXT,   OPT_THREADS,       OPT_CPU,       OPT_GPUS,     OPT_KV,       OPT_PREFILL,      OPT_DECODE,
+        OPT_SPLIT,     OPT_DETERMINISTIC, OPT_HUGEPAGES, OPT_TOPOLOGY, OPT_TEMPLATE, OPT_TRACE,        OPT_DRAFT,
+        OPT_DRAFT_LEN, OPT_EXPERT_CACHE,  OPT_EVICT,     OPT_KV_CACHE, OPT_MAX_TPOT, OPT_IMAGE_TOKENS, OPT_MMPROJ};
     struct buf text = {0};
     char *real = realpath(a->model_dir, NULL), path[PATHS_MAX];
     buf_str(&text, real ? real : a->model_dir);

@@ -63,6 +63,7 @@ void engine_client_local_params(struct app *a, struct engine_params *p) {
                                 .force = v[OPT_FORCE].on,
                                 .hugepages = v[OPT_HUGEPAGES].on,
                                 .topology = v[OPT_TOPOLOGY].text,
+                                .mmproj = v[OPT_MMPROJ].text,
                                 .progress = on_progress,
                                 .progress_ctx = a};
     if (v[OPT_CONTEXT].text) p->context = (int)v[OPT_CONTEXT].integer;

@@ -95,15 +95,16 @@ static int begin_batch(struct runtime *m, struct prefill_job *j, struct cpu_pref
              : p->at + p->n == j->n ? p->n - 1
                                     : p->n;
     for (int i = 0; i < p->n; i++) w->tokens[i] = j->tokens[p->at + i], w->pos[i] = p->span.pos + i + j->turn_shift;
-    w->has_places = j->n_images && j->features;
-    for (int i = 0; i < p->n && w->has_places; i++) {
+    const bool has_images = j->n_images && j->features;
+    w->has_places = has_images && m->w->config.rope.section[0];
+    for (int i = 0; i < p->n && has_images; i++) {
         if (w->tokens[i] < 0) w->tokens[i] = 0; /* put_features() replaces its embedding */
-        image_place(j->images, j->n_images, p->span.pos + i, &w->place[3 * i]);
+        if (w->has_places) image_place(j->images, j->n_images, p->span.pos + i, &w->place[3 * i]);
     }
     cpu_count_read(m, m->w->bytes_dense);
     const struct text_rows text = prefill_text(j, p->at, p->n);
     rc = cpu_begin_batch(m, w, &text, 1, p->n, j->pos + j->n, j->cancel, e);
-    if (!rc && w->has_places) put_features(m, j, w, p->at, p->n, 0);
+    if (!rc && has_images) put_features(m, j, w, p->at, p->n, 0);
     w->has_places = false;
     return rc;
 }

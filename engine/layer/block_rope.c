@@ -43,7 +43,10 @@ int block_rope(struct exec *x, const struct weights *m, struct work *w, int n, i
                               .n = n,
                               .half = c->rope.dim / 2,
                               .mscale = m->rope_mscale[0]};
-    if (w->has_places) o.place = w->place, o.section[0] = c->rope.section[0], o.section[1] = c->rope.section[1];
+    if (w->has_places) {
+        o.place = w->place, o.section[0] = c->rope.section[0], o.section[1] = c->rope.section[1];
+        o.sections_in_order = c->rope.sections_in_order;
+    }
     if (c->rope.kind == ROPE_LONG)
         o.length = total ? NULL : w->seq_length, o.total = total, o.longest = (int)c->rope.original_max,
         o.long_mscale = c->rope.factors_mscale[1];

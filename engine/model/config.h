@@ -94,12 +94,12 @@ struct rope_config {
     double low_freq, high_freq; /* llama3 */
     /* default rotary fraction of a head; 0: all */
     double default_partial_factor;
-    int partial_of;      /* dimensions that the fraction is of; 0: those asked for */
-    bool reads_fope;     /* the config has FoPE's keys */
-    bool reads_sections; /* the sections of M-RoPE count, as the family's towers turn images by them */
-    /* M-RoPE, interleaved: an image's tokens have a time, a row and a column; frequencies of rows and of columns
-     * (op_rope_part). The parts of text are equal. 0: no M-RoPE */
-    int section[2];
+    int partial_of;  /* dimensions that the fraction is of; 0: those asked for */
+    bool reads_fope; /* the config has FoPE's keys */
+    /* M-RoPE: an image's tokens have a time, a row and a column; frequencies of rows and of columns (op_rope_part). The
+     * parts of text are equal. 0: no M-RoPE. default_section: without mrope_section, for families that have M-RoPE */
+    int section[2], default_section[2];
+    bool sections_in_order; /* times first, then rows, then columns; else interleaved */
     /* FoPE: number of leading pairs, and of frequencies. Each KV head's cos and sin are sums over the frequencies,
      * weighted by tensors of the checkpoint. cos and sin of the other pairs are both 1. 0: no FoPE */
     int fope_pairs;

@@ -52,16 +52,17 @@ static void read_fope(struct config_reader *in, struct rope_config *k, int max_c
 static void read_sections(struct config_reader *in, struct rope_config *k) {
     const struct json *list = config_get(in, "mrope_section");
     config_has(in, "mrope_interleaved");
-    if (!k->reads_sections) return;
-    k->section[0] = k->section[1] = 20;
     if (!list) return;
-    if (list->type != JSON_ARRAY || list->n != 3) config_fail(in, "'mrope_section' is not a list of three numbers");
-    for (uint32_t i = 0; i < 2 && !in->rc; i++) {
+    bool fits = list->type == JSON_ARRAY && list->n == 3;
+    int section[2] = {0};
+    for (uint32_t i = 0; i < 2 && fits; i++) {
         const int64_t n = json_int(&list->items[i + 1], -1);
-        if (n < 1 || n > ROPE_PAIRS_MAX)
-            config_fail(in, "'mrope_section' must have numbers of 1 to %d", ROPE_PAIRS_MAX);
-        k->section[i] = (int)n;
+        fits = n >= 1 && n <= ROPE_PAIRS_MAX;
+        section[i] = fits ? (int)n : 0;
     }
+    if (fits) memcpy(k->section, section, sizeof section);
+    else if (k->default_section[0])
+        config_fail(in, "'mrope_section' is not a list of three numbers of 1 to %d", ROPE_PAIRS_MAX);
 }
 
 void config_read_rope(struct config_reader *r, struct config *c, int dim, double theta) {
@@ -81,7 +82,9 @@ void config_read_rope_object(struct config_reader *r, struct config *c, const ch
                               .default_partial_factor = k->default_partial_factor,
                               .partial_of = k->partial_of,
                               .reads_fope = k->reads_fope,
-                              .reads_sections = k->reads_sections};
+                              .section = {k->default_section[0], k->default_section[1]},
+                              .default_section = {k->default_section[0], k->default_section[1]},
+                              .sections_in_order = k->sections_in_order};
     double partial =
         config_num(r, "partial_rotary_factor", k->default_partial_factor > 0 ? k->default_partial_factor : 1, 0, 1);
     if (config_has(r, key)) {

@@ -125,7 +125,7 @@ const struct arch arch_sarvam_mla = {.model_types = sarvam,
                                      .parse = parse_sarvam,
                                      .names = {DEEPSEEK_NAMES, DEEPSEEK_BIAS_NAME}};
 
-/* Keys of images, which hearth does not read, and of training. */
+/* Keys of images (vision/tower_kimi.c) and of training. */
 static void parse_k25(struct config_reader *r, struct config *c) {
     config_skip_vision(r, c);
     config_ignore(r, "media_placeholder_token_id");

@@ -182,10 +182,14 @@ void gguf_build_rope(struct config_builder *t, int64_t dim) {
                         "metadata '%s.attention.temperature_length' is not that of "
                         "'rope.scaling.original_context_length', which hearth scales queries by",
                         t->arch);
-    const bool implies_yarn = !strcmp(t->arch, "gpt-oss");
+    const bool implies_yarn = !strcmp(t->arch, "gpt-oss"), scales = is_scaled(t) || implies_yarn;
+    const struct json *sections = gguf_build_meta(t, "rope.dimension_sections");
+    if (sections && (sections->type != JSON_ARRAY || sections->n < 3)) sections = NULL;
     struct config_builder in;
-    if ((!is_scaled(t) && !implies_yarn) || !gguf_build_open(t, &in)) return;
-    put_scaling(t, &in);
+    if ((!scales && !sections) || !gguf_build_open(t, &in)) return;
+    if (sections)
+        gguf_build_json(&in, "mrope_section", (struct json){.type = JSON_ARRAY, .n = 3, .items = sections->items});
+    if (scales) put_scaling(t, &in);
     if (implies_yarn) gguf_build_bool(&in, "truncate", false); /* the vendor's value; GGUF has no key for it */
     gguf_build_close(t, &in, "rope_scaling");
 }

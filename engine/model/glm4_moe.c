@@ -23,10 +23,15 @@ static void parse_with(struct config_reader *r, struct config *c, const struct d
 }
 static void parse(struct config_reader *r, struct config *c) { parse_with(r, c, &defaults, 0.5, 10000); }
 static void parse_solar(struct config_reader *r, struct config *c) { parse_with(r, c, &no_dense, 1, 1000000); }
-/* Positions of text have three equal parts, so that its rotation is the plain one. */
 static void parse_vision(struct config_reader *r, struct config *c) {
+    c->rope.default_section[0] = c->rope.default_section[1] = 12;
+    c->rope.sections_in_order = true;
     config_skip_vision(r, c);
     parse(r, c);
+    const int both = c->rope.section[0] + c->rope.section[1];
+    if (!r->rc && both >= c->rope.dim / 2)
+        config_fail(r, "'mrope_section' leaves no pairs for times: %d of %d are of rows and columns", both,
+                    c->rope.dim / 2);
 }
 
 #define NAMES(m) \

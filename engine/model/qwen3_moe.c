@@ -44,7 +44,7 @@ static void parse_interns1_pro(struct config_reader *r, struct config *c) {
 }
 
 static void parse_vision(struct config_reader *r, struct config *c) {
-    c->rope.reads_sections = true;
+    c->rope.default_section[0] = c->rope.default_section[1] = 20;
     config_skip_vision(r, c);
     parse(r, c);
     c->norm_topk = true;

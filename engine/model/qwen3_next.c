@@ -63,6 +63,11 @@ static void parse_next(struct config_reader *r, struct config *c) {
     c->norm_topk = config_bool(r, "norm_topk_prob", true);
 }
 
+static void read_vision(struct config_reader *r, struct config *c) {
+    c->rope.default_section[0] = 11, c->rope.default_section[1] = 10;
+    config_skip_vision(r, c);
+}
+
 /* Every layer has experts, whose weights are always normalized. */
 static void parse_3_5(struct config_reader *r, struct config *c) {
     qwen3_next_parse(r, c, "full_attention");
@@ -74,7 +79,7 @@ static void parse_3_5(struct config_reader *r, struct config *c) {
     c->norm_topk = true;
 }
 static void parse_3_5_nested(struct config_reader *r, struct config *c) {
-    config_skip_vision(r, c);
+    read_vision(r, c);
     parse_3_5(r, c);
 }
 
@@ -83,7 +88,7 @@ static void parse_dense(struct config_reader *r, struct config *c) {
     c->dense_inter = config_int(r, "intermediate_size", 12288, 1, 1 << 20);
 }
 static void parse_dense_nested(struct config_reader *r, struct config *c) {
-    config_skip_vision(r, c);
+    read_vision(r, c);
     parse_dense(r, c);
 }
 

@@ -173,7 +173,7 @@ struct engine {
     struct mtp *mtp;     /* NULL: unused */
     struct int4 *int4;   /* NULL: unused */
     struct tower *tower; /* NULL: the model reads no images; info.no_images says why */
-    char no_images[160];
+    char no_images[400];
     struct draft_model draft_model; /* ctx NULL: unused */
     struct lookahead lookahead;     /* experts that the INT4 draft's routers selected */
     void *lookahead_mem;

@@ -1,19 +1,40 @@
 #include "engine/vision/image.h"
 
+#include <string.h>
+
 #include "base/hash.h"
 
-static int resize(struct engine_image *i, const struct tower_config *c, const struct picture *p, const char *what,
+/* Black on the right and below. */
+static int pad(struct picture *p, int width, int height, struct error *e) {
+    if (p->width == width && p->height == height) return 0;
+    struct picture to = {.rgb = mem_calloc((size_t)width * (size_t)height, 3), .width = width, .height = height};
+    for (int y = 0; y < p->height && to.rgb; y++)
+        memcpy(to.rgb + (size_t)y * (size_t)width * 3, p->rgb + (size_t)y * (size_t)p->width * 3, (size_t)p->width * 3);
+    picture_free(p);
+    *p = to;
+    return to.rgb ? 0 : error_set(e, ERR_MEMORY, "no memory to pad an image to %d x %d pixels", width, height);
+}
+
+static int resize(struct engine_image *i, const struct tower *t, const struct picture *p, const char *what,
                   struct error *e) {
+    const struct tower_config *c = &t->config;
     struct picture sized;
-    int width = p->width, height = p->height;
-    if (resample_smart_size(&c->limits, &width, &height, e) ||
-        resample_picture(p, width, height, (enum resample_filter)c->filter, &sized, e))
+    int width = p->width, height = p->height, whole_width, whole_height;
+    if (c->limits.most_patches) resample_padded_size(&c->limits, &width, &height, &whole_width, &whole_height);
+    else if (resample_smart_size(&c->limits, &width, &height, e)) return error_prefix(e, "%s", what);
+    else whole_width = width, whole_height = height;
+    if (resample_picture(p, width, height, (enum resample_filter)c->filter, &sized, e) ||
+        pad(&sized, whole_width, whole_height, e))
         return error_prefix(e, "%s", what);
+    width = whole_width, height = whole_height;
     i->width = p->width, i->height = p->height;
     i->grid_h = height / c->patch, i->grid_w = width / c->patch;
     i->rows = i->grid_h / c->merge, i->cols = i->grid_w / c->merge;
+    i->advance = !t->has_places ? i->rows * i->cols : i->rows > i->cols ? i->rows : i->cols;
     i->rgb = sized.rgb;
-    i->hash = hash64(sized.rgb, (size_t)width * (size_t)height * 3, (uint64_t)width << 32 | (uint64_t)height);
+    /* files of towers differ in formats: what caches have was made with one of them */
+    const uint64_t tower = t->beside ? t->beside->files.fingerprint : 0;
+    i->hash = hash64(sized.rgb, (size_t)width * (size_t)height * 3, tower ^ ((uint64_t)width << 32 | (uint64_t)height));
     return 0;
 }
 
@@ -23,7 +44,7 @@ int image_open(struct engine_image **out, const struct tower *t, const void *dat
     struct picture p = {0};
     *out = NULL;
     int rc = i ? picture_decode(data, n, what, &p, e) : error_set(e, ERR_MEMORY, "%s: no memory", what);
-    if (!rc) rc = resize(i, &t->config, &p, what, e);
+    if (!rc) rc = resize(i, t, &p, what, e);
     picture_free(&p);
     if (rc) {
         mem_free(i);
@@ -51,12 +72,10 @@ int32_t image_id(const struct engine_image *i, int at) {
     return below - (int32_t)(hash64(&at, sizeof at, i->hash) % 0x7FFFFFFE);
 }
 
-static int longer(const struct engine_image *i) { return i->rows > i->cols ? i->rows : i->cols; }
-
 int image_shift(const struct image_span *s, int n, int pos) {
     int shift = 0;
     for (int k = 0; k < n && s[k].at + image_tokens(s[k].image) <= pos; k++)
-        shift += longer(s[k].image) - image_tokens(s[k].image);
+        shift += s[k].image->advance - image_tokens(s[k].image);
     return shift;
 }
 

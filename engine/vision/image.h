@@ -11,6 +11,7 @@ struct engine_image { /* reference-counted; read-only */
     int width, height;  /* of the file, upright */
     int grid_h, grid_w; /* patches */
     int rows, cols;     /* tokens */
+    int advance;        /* positions that they take where text is rotated: with M-RoPE the longer side, else all */
     uint64_t hash;      /* of the resized pixels and their size */
     uint8_t *rgb;       /* [grid_h * patch, grid_w * patch, 3] */
 };

@@ -14,5 +14,13 @@ int resample_picture(const struct picture *p, int width, int height, enum resamp
 struct resample_limits {
     int factor;
     double min_pixels, max_pixels;
+    int frames;       /* pictures in time whose pixels the limits count; 0: one */
+    bool grows_sides; /* a side below factor grows to it first (GLM-4.5V) */
+    /* not 0: resample_padded_size() counts squares of `patch` pixels, at most so many, and along a side, instead */
+    int most_patches, most_side, patch;
 };
 int resample_smart_size(const struct resample_limits *l, int *width, int *height, struct error *e);
+/* Chooses the size to which Kimi K2.5's processor shrinks a picture, and that to which it pads it on the right and
+ * below with black, whose sides are multiples of `factor`. Source: transformers, models/kimi_k25, navit_resize(). */
+void resample_padded_size(const struct resample_limits *l, int *width, int *height, int *padded_width,
+                          int *padded_height);

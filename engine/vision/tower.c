@@ -19,7 +19,7 @@ static void place(const struct tower_run *r, int patch, int *row, int *col) {
 }
 
 void tower_run_close(struct tower_run *r) {
-    void *const all[] = {r->x, r->xn, r->qkv, r->att, r->mlp, r->ones, r->cos, r->sin, r->k, r->v, r->last};
+    void *const all[] = {r->x, r->xn, r->qkv, r->att, r->mlp, r->ones, r->up, r->cos, r->sin, r->k, r->v, r->last};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) mem_free(all[i]);
     *r = (struct tower_run){0};
 }
@@ -32,8 +32,10 @@ static void fill_rotation(struct tower_run *r) {
         int at[2];
         place(r, i, &at[0], &at[1]);
         for (int j = 0; j < half; j++) {
-            const float inv_freq = 1 / (float)pow(c->theta, (double)((float)(2 * (j % quarter)) / (float)half));
-            const double angle = (double)((float)at[j / quarter] * inv_freq);
+            const int frequency = c->is_interleaved ? j / 2 : j % quarter,
+                      axis = c->is_interleaved ? 1 - j % 2 : j / quarter;
+            const float inv_freq = 1 / (float)pow(c->theta, (double)((float)(2 * frequency) / (float)half));
+            const double angle = (double)((float)at[axis] * inv_freq);
             r->cos[product((size_t)i, (size_t)half) + (size_t)j] = (float)cos(angle);
             r->sin[product((size_t)i, (size_t)half) + (size_t)j] = (float)sin(angle);
         }
@@ -48,13 +50,23 @@ int tower_run_open(struct tower_run *r, const struct tower *t, const uint8_t *rg
                  half = h / (size_t)c->heads / 2;
     size_t row = (size_t)c->inter > wide ? (size_t)c->inter : wide;
     if (patch > row) row = patch;
+    if ((size_t)c->merger_inter > row) row = (size_t)c->merger_inter;
     *r = (struct tower_run){.tower = t, .rgb = rgb, .grid_h = grid_h, .grid_w = grid_w, .layer = -1};
     struct {
         void *to;
         size_t floats;
-    } all[] = {{&r->x, n * h},         {&r->xn, n * h},         {&r->qkv, n * 3 * h}, {&r->att, n * h},
-               {&r->mlp, CHUNK * row}, {&r->ones, CHUNK * row}, {&r->cos, n * half},  {&r->sin, n * half},
-               {&r->k, n * h},         {&r->v, n * h},          {&r->last, n}};
+    } all[] = {{&r->x, n * h},
+               {&r->xn, n * h},
+               {&r->qkv, n * 3 * h},
+               {&r->att, n * h},
+               {&r->mlp, CHUNK * row},
+               {&r->ones, CHUNK * row},
+               {&r->up, c->names.down ? CHUNK * row : 1},
+               {&r->cos, n * half},
+               {&r->sin, n * half},
+               {&r->k, n * h},
+               {&r->v, n * h},
+               {&r->last, n}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         void *p = mem_aligned(64, all[i].floats * 4);
         memcpy(all[i].to, &p, sizeof p);
@@ -98,7 +110,7 @@ static int norm(struct exec *x, const struct tower_config *c, const float *w, co
                                              .ldo = dim,
                                              .eps = c->eps,
                                              .w_dtype = DT_F32,
-                                             .layer_norm = true});
+                                             .layer_norm = !c->is_rms});
 }
 /* out = GELU of in: the exact one, or its tanh form. out and in do not overlap. */
 static int gelu(struct exec *x, bool is_exact, float *out, const float *in, int n, int m) {
@@ -107,37 +119,53 @@ static int gelu(struct exec *x, bool is_exact, float *out, const float *in, int 
     return rows_gate(x, out, m, in, m, is_exact ? GATE_NORMAL : GATE_GELU_TANH, n, m);
 }
 
-/* The table's row at a fraction of its side, between two of its rows. The corners of image and table are the same, as
- * in transformers.
- */
+/* A fraction of the table's side, as rows of it and their weights (enum tower_positions). */
 struct between {
-    int first, second;
-    float weight[2];
+    int n, row[4];
+    float weight[4];
 };
-static struct between position(int at, int n, int side) {
-    const float source = (float)at * (float)(side - 1) / (float)(n > 1 ? n - 1 : 1), floor = floorf(source);
-    const int first = (int)floor;
-    const float far = source - floor;
-    return (struct between){first, least(first + 1, side - 1), {1 - far, far}};
+static float cubic(float distance) {
+    const float a = -0.75f;
+    return distance <= 1 ? ((a + 2) * distance - (a + 3)) * distance * distance + 1
+                         : ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a;
+}
+static struct between position(const struct tower_config *c, int at, int n) {
+    const int side = c->side;
+    if (c->positions == POSITIONS_CORNERS) {
+        const float source = (float)at * (float)(side - 1) / (float)(n > 1 ? n - 1 : 1), floor = floorf(source);
+        const int first = (int)floor;
+        const float far = source - floor;
+        return (struct between){2, {first, least(first + 1, side - 1)}, {1 - far, far}};
+    }
+    const float source = ((float)at + 0.5f) * (float)side / (float)n - 0.5f, floor = floorf(source);
+    struct between b = {.n = 4};
+    for (int k = 0; k < 4; k++) {
+        const int row = (int)floor + k - 1;
+        b.row[k] = row < 0 ? 0 : least(row, side - 1);
+        b.weight[k] = cubic(fabsf(source - floor - (float)(k - 1)));
+    }
+    return b;
 }
 static void add_positions(const struct tower_run *r, int first, int n) {
     const struct tower *t = r->tower;
-    const int h = t->config.hidden, side = t->config.side;
+    const struct tower_config *c = &t->config;
+    const int h = c->hidden;
     for (int i = first; i < first + n; i++) {
         int row, col;
         place(r, i, &row, &col);
-        const struct between down = position(row, r->grid_h, side), across = position(col, r->grid_w, side);
+        const struct between down = position(c, row, r->grid_h), across = position(c, col, r->grid_w);
         float *x = r->x + product((size_t)i, (size_t)h);
-        const float *corner[4], weight[4] = {down.weight[0] * across.weight[0], down.weight[0] * across.weight[1],
-                                             down.weight[1] * across.weight[0], down.weight[1] * across.weight[1]};
-        for (int k = 0; k < 4; k++)
-            corner[k] =
-                t->position +
-                product((size_t)((k < 2 ? down.first : down.second) * side + (k % 2 ? across.second : across.first)),
-                        (size_t)h);
+        const int n_taps = down.n * across.n;
+        const float *tap[16];
+        float weight[16];
+        for (int k = 0; k < n_taps; k++) {
+            const int y = k / across.n, z = k % across.n;
+            tap[k] = t->position + product((size_t)(down.row[y] * c->side + across.row[z]), (size_t)h);
+            weight[k] = down.weight[y] * across.weight[z];
+        }
         for (int j = 0; j < h; j++) {
-            float sum = corner[0][j] * weight[0];
-            for (int k = 1; k < 4; k++) sum += corner[k][j] * weight[k];
+            float sum = tap[0][j] * weight[0];
+            for (int k = 1; k < n_taps; k++) sum += tap[k][j] * weight[k];
             x[j] += sum;
         }
     }
@@ -166,8 +194,9 @@ static int run_patches(struct tower_run *r, struct exec *x) {
     for (int at = 0, n; at < n_patches(r); at += n) {
         n = least(CHUNK, n_patches(r) - at);
         for (int i = 0; i < n; i++) put_patch(r, at + i, r->mlp + product((size_t)i, (size_t)t->patch.cols));
-        TRY(linear(x, &t->patch, t->patch_bias,
-                   (struct rows){.y = r->x + product((size_t)at, (size_t)t->config.hidden), .x = r->mlp, .n = n}));
+        float *to = r->x + product((size_t)at, (size_t)t->config.hidden);
+        TRY(linear(x, &t->patch, t->patch_bias, (struct rows){.y = to, .x = r->mlp, .n = n}));
+        if (t->patch_norm) TRY(norm(x, &t->config, t->patch_norm, NULL, to, to, n, t->config.hidden));
         add_positions(r, at, n);
     }
     return 0;
@@ -186,7 +215,8 @@ static int run_attention(struct tower_run *r, struct exec *x, const struct tower
                                               .heads = c->heads,
                                               .ld = 3 * h,
                                               .head_ld = dim,
-                                              .half = dim / 2}));
+                                              .half = dim / 2,
+                                              .interleaved = c->is_interleaved}));
     /* Each head has a plane of its own: in one of all heads a head's keys are pages apart. */
     for (int i = 0; i < c->heads; i++) {
         const size_t plane = product((size_t)i * (size_t)n, (size_t)dim);
@@ -218,6 +248,12 @@ static int run_ffn(struct tower_run *r, struct exec *x, const struct tower_layer
         const size_t from = product((size_t)at, (size_t)c->hidden);
         n = least(CHUNK, n_patches(r) - at);
         TRY(linear(x, &y->fc1, y->fc1_bias, (struct rows){.y = r->mlp, .x = r->xn + from, .n = n}));
+        if (y->gate.data) {
+            TRY(linear(x, &y->gate, NULL, (struct rows){.y = r->ones, .x = r->xn + from, .n = n}));
+            TRY(rows_gate(x, r->mlp, c->inter, r->ones, c->inter, GATE_SILU, n, c->inter));
+            TRY(linear(x, &y->fc2, y->fc2_bias, (struct rows){.y = r->x + from, .x = r->mlp, .n = n, .add = true}));
+            continue;
+        }
         TRY(gelu(x, false, r->ones, r->mlp, n, c->inter));
         TRY(linear(x, &y->fc2, y->fc2_bias, (struct rows){.y = r->x + from, .x = r->ones, .n = n, .add = true}));
     }
@@ -230,6 +266,8 @@ static int run_merger(struct tower_run *r, struct exec *x, const struct tower_me
     const struct tower_config *c = &r->tower->config;
     const int block = c->merge * c->merge, wide = c->hidden * block, tokens = n_patches(r) / block,
               normed = is_deep ? wide : c->hidden, ld = tower_row_floats(r->tower);
+    const struct tower *t = r->tower;
+    if (!is_deep && t->last_norm) TRY(norm(x, c, t->last_norm, t->last_norm_bias, r->x, r->x, n_patches(r), c->hidden));
     TRY(norm(x, c, m->norm, m->norm_bias, r->xn, r->x, is_deep ? tokens : n_patches(r), normed));
     for (int at = 0, n; at < tokens; at += n) {
         n = least(CHUNK, tokens - at);
@@ -245,11 +283,35 @@ static int run_merger(struct tower_run *r, struct exec *x, const struct tower_me
     return 0;
 }
 
+/* The second kind of struct tower_merger. */
+static int run_joining_merger(struct tower_run *r, struct exec *x, const struct tower_merger *m, float *rows) {
+    const struct tower_config *c = &r->tower->config;
+    const int wide = m->down.cols, out = c->out, tokens = n_patches(r) / (c->merge * c->merge), inter = c->merger_inter;
+    struct tower_config plain = *c;
+    plain.is_rms = false, plain.eps = 1e-5f; /* of PyTorch's LayerNorm */
+    TRY(norm(x, c, r->tower->last_norm, NULL, r->xn, r->x, n_patches(r), c->hidden));
+    for (int at = 0, n; at < tokens; at += n) {
+        n = least(CHUNK, tokens - at);
+        TRY(linear(x, &m->down, m->down_bias,
+                   (struct rows){.y = r->ones, .x = r->xn + product((size_t)at, (size_t)wide), .n = n}));
+        TRY(linear(x, &m->proj, NULL, (struct rows){.y = r->mlp, .x = r->ones, .n = n}));
+        TRY(norm(x, &plain, m->norm, m->norm_bias, r->mlp, r->mlp, n, out));
+        TRY(gelu(x, true, r->ones, r->mlp, n, out));
+        TRY(linear(x, &m->fc1, NULL, (struct rows){.y = r->up, .x = r->ones, .n = n}));
+        TRY(linear(x, &m->gate, NULL, (struct rows){.y = r->mlp, .x = r->ones, .n = n}));
+        TRY(rows_gate(x, r->up, inter, r->mlp, inter, GATE_SILU, n, inter));
+        TRY(linear(x, &m->fc2, NULL, (struct rows){.y = rows + product((size_t)at, (size_t)out), .x = r->up, .n = n}));
+    }
+    return 0;
+}
+
 int tower_run_step(struct tower_run *r, struct exec *x, float *rows) {
     const struct tower *t = r->tower;
     const int at = r->layer;
     if (at < 0) TRY(run_patches(r, x));
-    else if (at == t->config.depth) TRY(run_merger(r, x, &t->merger, false, 0, rows));
+    else if (at == t->config.depth)
+        TRY(t->merger.down.data ? run_joining_merger(r, x, &t->merger, rows)
+                                : run_merger(r, x, &t->merger, false, 0, rows));
     else {
         TRY(run_attention(r, x, &t->layers[at]));
         TRY(run_ffn(r, x, &t->layers[at]));

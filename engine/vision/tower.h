@@ -17,12 +17,26 @@ enum { TOWER_DEEP_MOST = 8, TOWER_LAYERS_MOST = 256 };
 struct tower_names {
     const char *patch, *position, *norm1, *norm2, *qkv, *proj, *fc1, *fc2;
     const char *merger_norm, *merger_fc1, *merger_fc2, *deep_norm, *deep_fc1, *deep_fc2;
+    const char *patch_norm, *last_norm; /* NULL: none; of patches before their positions, and after the last layer */
+    const char *gate;                   /* NULL: fc2(GELU of fc1), else fc2(SiLU of gate * fc1) */
+    /* NULL: the merger norms patches and has two layers, else the second kind of struct tower_merger */
+    const char *down, *merger_proj, *merger_gate;
 };
+/* How the table of positions is resized to an image: between two entries of a side, where the corners of both are the
+ * same, or from four entries (Keys, a = -0.75), where their borders are. */
+enum tower_positions { POSITIONS_CORNERS, POSITIONS_CUBIC };
 struct tower_config {
     int patch, temporal, merge; /* pixels of a patch's side; equal pictures in time; patches of a token's side */
     int hidden, heads, depth, inter, out;
     int side; /* the table of positions is [side, side, hidden] */
     float eps;
+    bool is_rms, has_bias, has_qkv_bias; /* norms; biases of norms and linear layers of a layer, and of qkv */
+    uint8_t positions;                   /* enum tower_positions */
+    int merger_inter;                    /* width of a gated merger */
+    bool is_split_patch;                 /* a tensor of weights for each time: .weight, .weight.1 */
+    bool is_square_table;            /* the table of positions is [side, side, hidden], else [side * side, hidden] */
+    bool is_interleaved;             /* rotated pairs are neighbours, and turn by column and row in turn */
+    bool is_deep_by_layer;           /* the number in the name of a deep merger is that of the layer */
     double theta;                    /* base of the rotary frequencies */
     int n_deep;                      /* deep mergers: their outputs are added after the text model's first layers */
     int deep_layer[TOWER_DEEP_MOST]; /* the tower's layer that each reads */
@@ -33,37 +47,54 @@ struct tower_config {
     double rescale, mean[3], std[3];
     int32_t image_token; /* placeholder of an image in the template's text */
 };
-/* One of the tower's mergers: norm, two linear layers with an exact GELU between them. A deep one norms whole tokens,
- * the last one patches. */
+/* One of the tower's mergers. The first kind: norm, two linear layers with an exact GELU between them; a deep one norms
+ * whole tokens, the last one patches. The second: down joins the patches of a token, then a linear layer, norm, exact
+ * GELU, and fc2(SiLU of gate * fc1). */
 struct tower_merger {
-    float *norm, *norm_bias, *fc1_bias, *fc2_bias;
-    struct mat fc1, fc2;
+    float *norm, *norm_bias, *fc1_bias, *fc2_bias, *down_bias;
+    struct mat fc1, fc2, down, proj, gate;
 };
 struct tower_layer {
     float *norm1, *norm1_bias, *norm2, *norm2_bias, *qkv_bias, *proj_bias, *fc1_bias, *fc2_bias;
-    struct mat qkv, proj, fc1, fc2;
+    struct mat qkv, proj, fc1, fc2, gate;
 };
 struct tower {
     struct tower_config config;
-    struct mat patch;    /* [hidden, 3 * temporal * patch * patch] */
-    float *patch_bias;   /* [hidden] */
-    float *position;     /* [side * side, hidden] */
+    struct mat patch;  /* [hidden, 3 * temporal * patch * patch] */
+    float *patch_bias; /* [hidden] */
+    float *position;   /* [side * side, hidden] */
+    float *patch_norm, *last_norm, *last_norm_bias;
+    bool has_places;     /* the text model turns images by row and column (M-RoPE) */
     float pixel[3][256]; /* the normalized float of each 8-bit value, by channel */
     struct tower_layer *layers;
     struct tower_merger merger, deep[TOWER_DEEP_MOST];
-    size_t bytes; /* size of all tensors */
+    size_t bytes;           /* size of all tensors */
+    struct weights *beside; /* a GGUF file of its own, whose tensors these are; NULL: the model's */
 };
 
 struct tower_family {
     const char *model_type; /* as in config.json */
+    const char *token_key;  /* of the placeholder's id in config.json, beside 'image_token_id' */
+    int32_t image_token;    /* where config.json has none */
     /* Fills c from vision_config; root is the whole config.json. ERR_MODEL names what is wrong. */
     int (*parse)(struct tower_config *c, const struct json *root, const char *what, struct error *e);
 };
-extern const struct tower_family tower_family_qwen3_vl, tower_family_qwen3_vl_moe;
+/* A tower in a GGUF file of its own, as llama.cpp's converter writes it. */
+struct tower_projector {
+    const char *type; /* clip.projector_type */
+    const char *mark; /* text of the placeholder of an image */
+    /* Fills c from the metadata of the file. ERR_MODEL names what is wrong. */
+    int (*parse)(struct tower_config *c, const struct json *meta, const char *what, struct error *e);
+};
+extern const struct tower_projector tower_projector_qwen3;
+extern const struct tower_family tower_family_qwen3_vl, tower_family_qwen3_vl_moe, tower_family_qwen3_5,
+    tower_family_qwen3_5_moe, tower_family_glm4v_moe, tower_family_kimi_k25;
 
 /* Opens the tower of an opened checkpoint; *out is NULL, and why says so, if the model has none that hearth computes.
- * ERR_MODEL: a tower that does not fit its config. Its vectors are in w's arena. */
-int tower_open(struct tower **out, struct weights *w, char *why, size_t why_size, struct error *e);
+ * file: a GGUF file that has the tower of a GGUF model (--mmproj); NULL: the one mmproj*.gguf beside the model, if it
+ * fits. A tower that is damaged, or does not fit, is no error but the reason why there is none; of a given file it is
+ * ERR_MODEL. ERR_USAGE: a file for a model that is none of GGUF. Vectors are in w's arena. */
+int tower_open(struct tower **out, struct weights *w, const char *file, char *why, size_t why_size, struct error *e);
 void tower_close(struct tower **t);
 void tower_limit(struct tower *t, int tokens); /* makes larger images smaller than the model would have them */
 /* floats of a token: its row, then one row for each deep merger */
@@ -75,7 +106,7 @@ struct tower_run {
     const uint8_t *rgb; /* [grid_h * patch, grid_w * patch, 3], owned by the caller until the end */
     int grid_h, grid_w;
     int layer; /* the next one; -1: patches; depth: the last merger */
-    float *x, *xn, *qkv, *att, *mlp, *ones, *cos, *sin;
+    float *x, *xn, *qkv, *att, *mlp, *ones, *up, *cos, *sin;
     void *k, *v; /* planes of keys and values, [patches, hidden] */
     int32_t *last;
 };

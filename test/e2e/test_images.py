@@ -113,11 +113,22 @@ class Images(driver.ChatCase):
         blind = eyes.make(self.path("blind"), blind=True)
         for args, why in ((["-m", blind], "blind cannot read images: this checkpoint has only the text model, not its vision tower"),
                           ([], "ember cannot read images: this model reads text only"),
-                          (["-m", eyes.make(self.path("moe"), moe=True), "--decode", "paged", "--gpus", "emu:1"], "images cannot be combined with paged batches (--decode paged)"),
+                          (["-m", eyes.make(self.path("moe"), "qwen3_vl_moe"), "--decode", "paged", "--gpus", "emu:1"], "images cannot be combined with paged batches (--decode paged)"),
                           (["-m", self.eyes, "--raw"], "--raw: an image needs the chat template"),
                           (["-m", self.eyes, "--long", "split"], "--long split: documents with images cannot be split")):
             rc, out, err = self.run_bin(*args, "-f", self.path("wide.png"), "-p", "What is this?")
             self.assertEqual((rc, out), (2, b""), err)
+            self.assertIn(why, err)
+        # a damaged tower: the text model answers
+        vision = dict(eyes.config()["vision_config"])
+        for changes, why in (({"num_heads": 5}, "heads of a multiple of 4"), ({"depth": 4}, "model.visual.blocks.3."), ({"hidden_size": 32}, "patch_embed.proj.weight")):
+            model = eyes.make(self.path("damaged"))
+            with open(os.path.join(model, "config.json"), "w", encoding="utf-8") as f:
+                json.dump({**eyes.config(), "vision_config": {**vision, **changes}}, f)
+            self.assertEqual(self.run_bin("-m", model, "-p", "Hello.", *GREEDY)[0], 0)
+            rc, out, err = self.run_bin("-m", model, "-f", self.path("wide.png"), "-p", "What is this?")
+            self.assertEqual((rc, out), (2, b""), err)
+            self.assertIn("damaged cannot read images: ", err)
             self.assertIn(why, err)
         template = self.write("t.jinja", "{% for m in messages %}{{ m.role }}{% endfor %}")
         rc, _, err = self.run_bin("-m", self.eyes, "--template", template, "-f", self.path("wide.png"), "-p", "x")
@@ -138,7 +149,7 @@ class Images(driver.ChatCase):
     def test_inspect_counts_the_tower(self):
         rc, out, err = self.run_bin("-m", self.eyes, "--inspect", "--json")
         self.assertEqual(rc, 0, err)
-        tower = sum(len(t[2]) for name, t in eyes.tensors(eyes.config()).items() if ".visual." in name)
+        tower = sum(len(t[2]) for name, t in eyes.tensors(eyes.config()).items() if eyes.is_of_tower(name))
         self.assertEqual(json.loads(out)["bytes"]["vision"], tower)
 
     # --- Chats ----------------------------------------------------------------------------------
@@ -171,8 +182,8 @@ class Images(driver.ChatCase):
 
     # --- The server -----------------------------------------------------------------------------
 
-    def served(self, *args, env=None):
-        s = server.Server({**self.env, **(env or {})}, "-m", self.eyes, *args)
+    def served(self, *args, model=None, env=None):
+        s = server.Server({**self.env, **(env or {})}, "-m", model or self.eyes, *args)
         self.addCleanup(s.end)
         return s
 
@@ -307,7 +318,9 @@ class Images(driver.ChatCase):
 
     def test_the_cache_tells_pictures_apart(self):
         """Two pictures with as many tokens: neither shares what the other has left in the caches, and each gives what it gives alone."""
-        for args in ((), ("--gpus", "emu:1,cpu=scalar", "--cpu", "scalar", "--prefill", "slp"), ("--gpus", "emu:1,cpu=scalar", "--cpu", "scalar", "--prefill", "blend")):
+        scalar = ("--gpus", "emu:1,cpu=scalar", "--cpu", "scalar")
+        states = eyes.make(self.path("states"), "qwen3_5")
+        for model, args in ((self.eyes, ()), (self.eyes, (*scalar, "--prefill", "slp")), (self.eyes, (*scalar, "--prefill", "blend")), (states, ())):
             def ask(s, name, later=()):
                 content = [{"type": "text", "text": "Here it comes. " * 9},
                            {"type": "image_url", "image_url": {"url": "data:image/png;base64," + self.data(name)}}, {"type": "text", "text": "What is this? " * 9}]
@@ -316,14 +329,14 @@ class Images(driver.ChatCase):
                 return j["choices"][0]["message"]["content"], j["usage"].get("prompt_tokens_details", {}).get("cached_tokens", 0)
 
             def fresh(*question):
-                s = self.served(*args, env={"HEARTH_LIMITS": "rows=48"})
+                s = self.served(*args, model=model, env={"HEARTH_LIMITS": "rows=48"})
                 answer = ask(s, *question)[0]
                 s.end()
                 return answer
 
             alone = {name: fresh(name) for name in ("wide.png", "other.png")}
             self.assertNotEqual(alone["wide.png"], alone["other.png"])
-            s = self.served(*args, env={"HEARTH_LIMITS": "rows=48"})
+            s = self.served(*args, model=model, env={"HEARTH_LIMITS": "rows=48"})
             for name in ("wide.png", "other.png", "wide.png", "other.png"):
                 self.assertEqual(ask(s, name)[0], alone[name], (args, name))
             self.assertGreater(ask(s, "wide.png")[1], 150, "a picture that was read is read again")
@@ -331,7 +344,7 @@ class Images(driver.ChatCase):
             later = ({"role": "assistant", "content": "So."}, {"role": "user", "content": "And what else is there to see? " * 4})
             got = ask(s, "wide.png", later)[0]
             s.end()
-            self.assertEqual(got, fresh("wide.png", later), args)
+            self.assertEqual(got, fresh("wide.png", later), (model, args))
 
     # --- Bad files ------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Prompts with images against transformers (images.json, by images_reference.py): logits after pictures of several shapes, two pictures, a picture between
-texts, of the dense model and of the one with experts; and answers in every mode. images.py HEARTH"""
+texts, of each family; and answers in every mode. images.py HEARTH [KIND...]"""
 import array
 import json
 import os
@@ -11,6 +11,8 @@ import tempfile
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "e2e"))
 import eyes  # noqa: E402
+import eyes_families  # noqa: E402
+import eyes_gguf  # noqa: E402
 
 # Ids, and pictures (width, height, seed), among them larger and smaller ones than the processor's limits, odd sizes, long ones
 CASES = [[7, 8, (64, 48, 0), 9, 10, 11], [3, (200, 50, 1), 4, (33, 77, 2), 5, 6, 7, 8], [(300, 240, 3), 20, 21, 22], [1, 2, 3, (16, 16, 4), 5, (96, 96, 0), 30, 31],
@@ -26,7 +28,8 @@ def rows(n):
     return sorted({0, n // 3, n // 2, n - 3, n - 2, n - 1} & set(range(n)))
 
 
-def command(hearth, model, folder, case, *args):
+def command(hearth, model, folder, case, *args, most=0):
+    """most: tokens that are read at once, at most"""
     files = []
     for i, piece in enumerate(case):
         if not isinstance(piece, int):
@@ -35,17 +38,17 @@ def command(hearth, model, folder, case, *args):
                 f.write(eyes.picture(*piece))
     ids = ",".join(str(p if isinstance(p, int) else eyes.IMAGE) for p in case)
     full = [hearth, "-m", model, "--tokens", ids, "--kv", "f32", *args] + [x for f in files for x in ("-f", f)]
-    return subprocess.run(full, stdin=subprocess.DEVNULL, capture_output=True, timeout=300)
+    return subprocess.run(full, stdin=subprocess.DEVNULL, capture_output=True, timeout=300, env={**os.environ, "HEARTH_LIMITS": f"spin=100,rows={most}"} if most else None)
 
 
-def compare(hearth, folder, model, case, want, *args):
+def compare(hearth, folder, model, case, want, *args, most=0):
     out = os.path.join(folder, "logits")
-    p = command(hearth, model, folder, case, "--logits-out", out, *args)
+    p = command(hearth, model, folder, case, "--logits-out", out, *args, most=most)
     if p.returncode:
         return p.stderr.decode()
     with open(out, "rb") as f:
         got = array.array("f", f.read())
-    width = eyes.TEXT["vocab_size"]
+    width = eyes_families.TEXT["vocab_size"]
     if len(got) != want["n"] * width:
         return f"{len(got) // width} positions, not {want['n']}"
     off = max(abs(got[r * width + i * EVERY] - x) for r, row in zip(rows(want["n"]), want["logits"]) for i, x in enumerate(row)) / want["largest"]
@@ -57,9 +60,9 @@ def continuation(hearth, folder, model, case, n, *args):
     return json.loads(p.stdout) if p.returncode == 0 else p.stderr.decode()
 
 
-def main(hearth):
+def main(hearth, *kinds):
     with open(os.path.join(HERE, "images.json"), encoding="utf-8") as f:
-        reference = json.load(f)
+        reference = [want for want in json.load(f) if not kinds or want["kind"] in kinds]
     failed = 0
 
     def check(what, wrong):
@@ -68,24 +71,29 @@ def main(hearth):
         print("FAIL" if wrong else "ok", what, wrong or "")
 
     with tempfile.TemporaryDirectory() as folder:
-        models = {moe: eyes.make(os.path.join(folder, f"model{moe:d}"), moe) for moe in (False, True)}
+        models = {kind: eyes.make(os.path.join(folder, kind), kind) for kind in eyes.KINDS if not kinds or kind in kinds}
+        gguf = {kind: eyes_gguf.make(os.path.join(folder, kind + "-gguf"), kind) for kind in models if kind in eyes_gguf.KINDS}
         for i, want in enumerate(reference):
             case = CASES[i % len(CASES)]
             for level in (["--cpu", "scalar"], []):
-                check(f"case {i} {' '.join(level)}", compare(hearth, folder, models[want["moe"]], case, want, *level))
-        for moe, model in models.items():
+                check(f"{want['kind']} case {i % len(CASES)} {' '.join(level)}", compare(hearth, folder, models[want["kind"]], case, want, *level))
+            for most in (1, 5, 8):
+                check(f"{want['kind']} case {i % len(CASES)} by {most}", compare(hearth, folder, models[want["kind"]], case, want, "--cpu", "scalar", most=most))
+            if want["kind"] in gguf:
+                check(f"{want['kind']} case {i % len(CASES)} of GGUF files", compare(hearth, folder, gguf[want["kind"]], case, want, "--cpu", "scalar"))
+        for kind, model in models.items():
             for case in (CASES[1], CASES[3]):
                 # each token of an answer is what the whole text up to it, read at once, gives
                 whole, n = list(case), 9
                 for _ in range(n):
                     whole += continuation(hearth, folder, model, whole, 1, "--cpu", "scalar")
                 for mode in MODES:
-                    if "int4" in mode and not moe:
+                    if "int4" in mode and not kind.endswith("moe"):
                         continue
                     got = continuation(hearth, folder, model, case, n, "--cpu", "scalar", *mode)
-                    check(f"an answer {' '.join(mode)}, moe {moe}", got != whole[len(case):] and f"{got}, not {whole[len(case):]}")
+                    check(f"{kind} answers {' '.join(mode)}", got != whole[len(case):] and f"{got}, not {whole[len(case):]}")
     return failed > 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(os.path.abspath(sys.argv[1])))
+    sys.exit(main(os.path.abspath(sys.argv[1]), *sys.argv[2:]))

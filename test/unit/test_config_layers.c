@@ -267,6 +267,7 @@ static void linear_attention_where_it_is_asked_for(void **st) {
                      0);
     assert_true(!c.n_experts && !c.layer[0].moe && c.dense_inter == 96 && c.layer[0].mixer == MIXER_DELTA &&
                 !c.layer[3].mixer && c.rope.dim == 8 && !c.delta.fused);
+    assert_true(c.rope.section[0] == 11 && c.rope.section[1] == 10);
     assert_int_equal(parse(&c, "{\"model_type\":\"qwen3_5_text\",\"num_experts\":8," DENSE3_5 "}", false, &e),
                      ERR_MODEL);
     assert_non_null(strstr(e.text, "num_experts"));
@@ -276,6 +277,7 @@ static void linear_attention_where_it_is_asked_for(void **st) {
                            false, &e),
                      0);
     assert_true(c.qk_norm == QK_NORM_HEAD && !c.layer[0].mixer && c.rope.dim == 32 && c.dense_inter == 96);
+    assert_true(c.rope.section[0] == 20 && c.rope.section[1] == 20); /* images turn by defaults, too */
     static const struct {
         const char *text, *word;
     } bad[] = {

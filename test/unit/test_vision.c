@@ -39,7 +39,10 @@ static void test_resampling_is_pillows(void **state) {
         uint32_t bicubic, bilinear;
     } cases[] = {{{37, 23}, {64, 48}, 0xeb0ce61b, 0x5b812286}, {{200, 150}, {64, 48}, 0x74b54f88, 0xe1e9f5f1},
                  {{64, 48}, {64, 20}, 0xa3a5fb9f, 0x3942598f}, {{5, 90}, {32, 90}, 0x97c218c9, 0xb97cdbb4},
-                 {{1, 1}, {16, 16}, 0xf5a0f415, 0xf5a0f415},   {{333, 77}, {32, 32}, 0x22c0a118, 0x529e6f07}};
+                 {{1, 1}, {16, 16}, 0xf5a0f415, 0xf5a0f415},   {{333, 77}, {32, 32}, 0x22c0a118, 0x529e6f07},
+                 {{64, 48}, {70, 42}, 0x76e97141, 0x65fcebe6}, {{60, 90}, {40, 49}, 0xbfc7e9b3, 0xd1388999},
+                 {{60, 90}, {40, 50}, 0x79759ea8, 0x768a6a46}, {{500, 20}, {504, 14}, 0x8afb8653, 0xcb9437ff},
+                 {{90, 50}, {100, 60}, 0xef5aebe7, 0x6cb75bfb}};
     struct error e;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct picture p = pattern(cases[i].from[0], cases[i].from[1]), out;
@@ -69,9 +72,44 @@ static void test_sizes(void **state) {
         assert_int_equal(w, cases[i].out[0]);
         assert_int_equal(h, cases[i].out[1]);
     }
+    /* those of GLM-4.5V, which counts the pixels of two pictures */
+    static const struct {
+        int in[2], out[2];
+    } glm[] = {{{640, 480}, {644, 476}},    {{1, 1}, {84, 84}},   {{500, 20}, {700, 28}},
+               {{100, 10}, {280, 28}},      {{27, 27}, {84, 84}}, {{10000, 9000}, {2548, 2296}},
+               {{4000, 3000}, {2800, 2100}}};
+    const struct resample_limits two = {
+        .factor = 28, .min_pixels = 112 * 112, .max_pixels = 28 * 28 * 15000, .frames = 2, .grows_sides = true};
+    for (size_t i = 0; i < sizeof glm / sizeof *glm; i++) {
+        int w = glm[i].in[0], h = glm[i].in[1];
+        assert_int_equal(resample_smart_size(&two, &w, &h, &e), 0);
+        assert_int_equal(w, glm[i].out[0]);
+        assert_int_equal(h, glm[i].out[1]);
+    }
     int w = 201, h = 1;
     assert_int_equal(resample_smart_size(&l, &w, &h, &e), ERR_USAGE);
     assert_non_null(strstr(e.text, "more than 200 times"));
+}
+
+/* Sizes that transformers' navit_resize() gives. */
+static void test_padded_sizes(void **state) {
+    static const struct {
+        int in[2], out[2], padded[2];
+    } cases[] = {{{640, 480}, {640, 480}, {644, 504}},
+                 {{1, 1}, {1, 1}, {28, 28}},
+                 {{28, 28}, {28, 28}, {28, 28}},
+                 {{29, 27}, {29, 27}, {56, 28}},
+                 {{4000, 3000}, {2073, 1554}, {2100, 1568}},
+                 {{10000, 500}, {7168, 358}, {7168, 364}},
+                 {{9000, 8000}, {1902, 1691}, {1904, 1708}},
+                 {{3, 8000}, {2, 7168}, {28, 7168}}};
+    const struct resample_limits l = {.factor = 28, .patch = 14, .most_patches = 16384, .most_side = 512};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int size[2] = {cases[i].in[0], cases[i].in[1]}, padded[2];
+        resample_padded_size(&l, &size[0], &size[1], &padded[0], &padded[1]);
+        assert_memory_equal(size, cases[i].out, sizeof size);
+        assert_memory_equal(padded, cases[i].padded, sizeof padded);
+    }
 }
 
 static void test_orientation(void **state) {
@@ -100,7 +138,8 @@ static void test_alpha(void **state) {
 }
 
 static void test_ids_and_places(void **state) {
-    struct engine_image a = {.rows = 2, .cols = 3, .hash = 7}, b = {.rows = 4, .cols = 1, .hash = 8};
+    struct engine_image a = {.rows = 2, .cols = 3, .advance = 3, .hash = 7},
+                        b = {.rows = 4, .cols = 1, .advance = 4, .hash = 8};
     for (int i = 0; i < 6; i++) {
         assert_true(image_id(&a, i) < -1);
         assert_int_not_equal(image_id(&a, i), image_id(&b, i));
@@ -192,9 +231,13 @@ static void test_saved_images(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_resampling_is_pillows), cmocka_unit_test(test_sizes),
-        cmocka_unit_test(test_orientation),           cmocka_unit_test(test_alpha),
-        cmocka_unit_test(test_ids_and_places),        cmocka_unit_test(test_base64),
+        cmocka_unit_test(test_resampling_is_pillows),
+        cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_padded_sizes),
+        cmocka_unit_test(test_orientation),
+        cmocka_unit_test(test_alpha),
+        cmocka_unit_test(test_ids_and_places),
+        cmocka_unit_test(test_base64),
         cmocka_unit_test(test_saved_images),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
