@@ -317,6 +317,8 @@ bool gguf_split(const char *name, int *number, int *count, size_t *stem) {
     return sscanf(s, "-%5d-of-%5d.gguf%n", number, count, &end) == 2 && *number >= 1 && *number <= *count;
 }
 
+bool gguf_names_tower(const char *name) { return ends_gguf(name) && strcasestr(name, "mmproj"); }
+
 struct listing {
     char first[256], other[256]; /* models found */
 };
@@ -324,8 +326,7 @@ static int on_file(void *ctx, const char *name) {
     struct listing *l = ctx;
     int number, count;
     size_t stem, n = strlen(name);
-    /* the vision tower of a multimodal model is a separate file */
-    if (!ends_gguf(name) || n >= sizeof l->first || !strncmp(name, "mmproj", 6)) return 0;
+    if (!ends_gguf(name) || n >= sizeof l->first || gguf_names_tower(name)) return 0;
     if (gguf_split(name, &number, &count, &stem) && number > 1) return 0;
     char *to = l->first[0] ? l->other : l->first;
     memcpy(to, name, n + 1);

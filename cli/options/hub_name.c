@@ -103,7 +103,7 @@ bool hub_name_is_weights(const char *path) {
     size_t n;
     const char *base = stem_of(path, &n);
     const size_t all = strlen(base);
-    if (all <= 5 || strcmp(base + all - 5, ".gguf") || strcasestr(base, "mmproj") || strcasestr(base, "imatrix"))
+    if (all <= 5 || strcmp(base + all - 5, ".gguf") || gguf_names_tower(base) || strcasestr(base, "imatrix"))
         return false;
     return !gguf_split(base, &number, &count, &n) || number == 1;
 }

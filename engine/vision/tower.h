@@ -91,8 +91,8 @@ extern const struct tower_family tower_family_qwen3_vl, tower_family_qwen3_vl_mo
     tower_family_qwen3_5_moe, tower_family_glm4v_moe, tower_family_kimi_k25;
 
 /* Opens the tower of an opened checkpoint; *out is NULL, and why says so, if the model has none that hearth computes.
- * file: a GGUF file that has the tower of a GGUF model (--mmproj); NULL: the one mmproj*.gguf beside the model, if it
- * fits. A tower that is damaged, or does not fit, is no error but the reason why there is none; of a given file it is
+ * file: a GGUF file that has the tower of a GGUF model (--mmproj); NULL: an mmproj*.gguf beside the model that fits
+ * it. A tower that is damaged, or does not fit, is no error but the reason why there is none; of a given file it is
  * ERR_MODEL. ERR_USAGE: a file for a model that is none of GGUF. Vectors are in w's arena. */
 int tower_open(struct tower **out, struct weights *w, const char *file, char *why, size_t why_size, struct error *e);
 void tower_close(struct tower **t);

@@ -2,6 +2,7 @@
 #include "engine/vision/tower_mmproj.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/file.h"
@@ -11,30 +12,28 @@ static const struct tower_projector *const projectors[] = {&tower_projector_qwen
 
 /* --- The file ---------------------------------------------------------------------------------- */
 
+enum { FILES_MOST = 16 };
 struct listing {
-    char first[256], other[256];
+    char name[FILES_MOST][256];
+    int n;
 };
 static int on_file(void *ctx, const char *name) {
     struct listing *l = ctx;
     const size_t n = strlen(name);
-    if (strncmp(name, "mmproj", 6) != 0 || n < 11 || n >= sizeof l->first || strcmp(name + n - 5, ".gguf") != 0)
-        return 0;
-    memcpy(l->first[0] ? l->other : l->first, name, n + 1);
-    return l->other[0] != 0;
+    if (n >= sizeof *l->name || !gguf_names_tower(name)) return 0;
+    memcpy(l->name[l->n++], name, n + 1);
+    return l->n == FILES_MOST;
 }
-/* Finds the file beside the model. Returns 1, 0 if why says why there is none, or an error. */
-static int find(char *path, size_t cap, const char *dir, char *why, size_t why_size, struct error *e) {
-    struct listing l = {{0}, {0}};
-    file_list(dir, on_file, &l, NULL);
-    if (!l.first[0])
-        snprintf(why, why_size,
-                 "no file mmproj*.gguf is beside this model, and --mmproj names none; a GGUF model has its vision "
-                 "tower there");
-    else if (l.other[0])
-        snprintf(why, why_size, "several files mmproj*.gguf are beside this model; --mmproj names one");
-    if (!l.first[0] || l.other[0]) return 0;
-    const int rc = file_join(path, cap, dir, l.first, e);
-    return rc ? rc : 1;
+/* Which of several files of one tower is tried first: with BF16 or F16 nothing is lost, F32 is larger for nothing. */
+static int rank(const char *name) {
+    static const char *const kinds[] = {"bf16", "f16", "q8_0"};
+    int k = 0;
+    while (k < 3 && !strcasestr(name, kinds[k])) k++;
+    return k;
+}
+static int by_rank(const void *a, const void *b) {
+    const int d = rank(a) - rank(b);
+    return d ? d : strcmp(a, b);
 }
 
 /* --- Its metadata ------------------------------------------------------------------------------ */
@@ -87,25 +86,57 @@ static int read_meta(struct tower *t, const struct weights *w, const char *what,
     return find_mark(c, w, p->mark, what, e);
 }
 
-int tower_mmproj_open(struct tower *t, const struct weights *w, const char *file, char *why, size_t why_size,
-                      struct error *e) {
-    char path[4096], found[4096];
-    if (!file) {
-        const int rc = find(path, sizeof path, w->files.dir, why, why_size, e);
-        if (rc <= 0) return rc;
-    } else if ((size_t)snprintf(path, sizeof path, "%s", file) >= sizeof path)
-        return error_set(e, ERR_USAGE, "--mmproj %.200s: path too long", file);
-    if (!file_exists(path)) return error_set(e, ERR_USAGE, "--mmproj %s: there is no such file", path);
-    const int is_gguf = gguf_find(path, found, sizeof found, e);
-    if (is_gguf < 0) return is_gguf;
-    if (!is_gguf) return error_set(e, ERR_USAGE, "--mmproj %s: not a GGUF file", path);
+static void close_file(struct tower *t) {
+    if (!t->beside) return;
+    weights_close(t->beside);
+    mem_free(t->beside);
+    t->beside = NULL;
+}
+
+static int open_file(struct tower *t, const struct weights *w, const char *path, struct error *e) {
     if (!(t->beside = mem_calloc(1, sizeof *t->beside)))
         return error_set(e, ERR_MEMORY, "%s: no memory for its vision tower", path);
-    TRY(checkpoint_open(&t->beside->files, path, e));
+    int rc = checkpoint_open(&t->beside->files, path, e);
     t->beside->config = w->config; /* matrices are loaded as the model's are */
-    TRY(read_meta(t, w, path, e));
-    checkpoint_free_metadata(&t->beside->files);
-    return 0;
+    if (!rc) rc = read_meta(t, w, path, e);
+    if (rc) close_file(t);
+    else checkpoint_free_metadata(&t->beside->files);
+    return rc;
+}
+
+/* Opens the first file beside the model that fits it. Without any file why says so. */
+static int open_beside(struct tower *t, const struct weights *w, char *why, size_t why_size, struct error *e) {
+    struct listing l = {.n = 0};
+    struct error first = {0};
+    char path[4096];
+    const struct tower_config none = t->config;
+    file_list(w->files.dir, on_file, &l, NULL);
+    qsort(l.name, (size_t)l.n, sizeof *l.name, by_rank);
+    if (!l.n)
+        snprintf(why, why_size,
+                 "no file mmproj*.gguf is beside this model, and --mmproj names none; a GGUF model has its vision "
+                 "tower there");
+    for (int i = 0; i < l.n; i++) {
+        t->config = none;
+        TRY(file_join(path, sizeof path, w->files.dir, l.name[i], e));
+        const int rc = open_file(t, w, path, e);
+        if (!rc || rc == ERR_MEMORY) return rc;
+        if (!i) first = *e; /* of the most likely one */
+    }
+    if (l.n) *e = first;
+    return l.n ? first.code : 0;
+}
+
+int tower_mmproj_open(struct tower *t, const struct weights *w, const char *file, char *why, size_t why_size,
+                      struct error *e) {
+    char found[4096];
+    if (!file) return open_beside(t, w, why, why_size, e);
+    if (strlen(file) >= sizeof found) return error_set(e, ERR_USAGE, "--mmproj %.200s: path too long", file);
+    if (!file_exists(file)) return error_set(e, ERR_USAGE, "--mmproj %s: there is no such file", file);
+    const int is_gguf = gguf_find(file, found, sizeof found, e);
+    if (is_gguf < 0) return is_gguf;
+    if (!is_gguf) return error_set(e, ERR_USAGE, "--mmproj %s: not a GGUF file", file);
+    return open_file(t, w, file, e);
 }
 
 int tower_mmproj_check(struct tower *t, struct error *e) {

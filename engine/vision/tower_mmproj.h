@@ -3,9 +3,9 @@
  */
 #include "engine/vision/tower.h"
 
-/* Opens the file into t->beside and fills t->config. file NULL: the only mmproj*.gguf in the model's directory; without
- * one t->beside stays NULL, and why says so. ERR_MODEL, ERR_USAGE, ERR_MEMORY; tower_close() closes the file then,
- * too. */
+/* Opens the file into t->beside and fills t->config. file NULL: the one in the model's directory that
+ * fits, of several that with BF16 or F16; without one t->beside stays NULL, and why says so. ERR_MODEL, ERR_USAGE,
+ * ERR_MEMORY; tower_close() closes the file then, too. */
 int tower_mmproj_open(struct tower *t, const struct weights *w, const char *file, char *why, size_t why_size,
                       struct error *e);
 /* After loading: counts the bytes, and refuses a file with tensors that the tower's description lacks. ERR_MODEL. */

@@ -77,12 +77,34 @@ class Mmproj(driver.ChatCase):
         self.assertEqual(self.answer(model), want)
         del self.env["HEARTH_MMPROJ"]
         shutil.copy(file, self.path("seen/mmproj-F16.gguf"))
-        self.refused("several files mmproj*.gguf are beside this model; --mmproj names one", elsewhere, codes=(2,))
         self.assertEqual(self.answer(elsewhere, "--mmproj", file), want)
         self.refused("--mmproj /nowhere.gguf: there is no such file", model, "--mmproj", "/nowhere.gguf", codes=(2,))
         self.refused("not a GGUF file", model, "--mmproj", self.wide, codes=(2,))
         self.refused("is no GGUF model", eyes.make(self.path("published")), "--mmproj", file, codes=(2,))
         self.refused("has no vision tower: 'general.architecture' is qwen3vl, not clip", model, "--mmproj", elsewhere)
+
+    def test_several_files(self):
+        """The one that fits is taken, of several that with 16 bits; whatever stands before mmproj in their names."""
+        model = self.make("seen")
+        want, file = self.answer(model), self.path("seen/mmproj-F32.gguf")
+
+        def taken():
+            return json.loads(self.run_bin("-m", self.path("seen"), "--inspect", "--json")[1])["images"].get("file")
+
+        shutil.copy(file, self.path("seen/mmproj-Q8_0.gguf"))
+        self.assertEqual(taken(), "mmproj-Q8_0.gguf")
+        shutil.copy(file, self.path("seen/Model-mmproj-model-f16.gguf"))
+        self.assertEqual(taken(), "Model-mmproj-model-f16.gguf")
+        shutil.copy(file, self.path("seen/MMPROJ-BF16.gguf"))
+        self.assertEqual(taken(), "MMPROJ-BF16.gguf")
+        self.assertEqual(self.answer(self.path("seen")), want)  # none of them is taken for the model
+        self.make("narrow", vision_config={**eyes.KINDS["qwen3_vl"].vision, "out_hidden_size": 48})
+        shutil.copy(self.path("narrow/mmproj-F32.gguf"), self.path("seen/MMPROJ-BF16.gguf"))
+        self.assertEqual(taken(), "Model-mmproj-model-f16.gguf")
+        self.assertEqual(self.answer(model), want)
+        for name in ("mmproj-F32.gguf", "mmproj-Q8_0.gguf", "Model-mmproj-model-f16.gguf"):
+            os.unlink(self.path("seen/" + name))
+        self.refused("is of another model: its rows have 48 numbers, this model's 40", model, codes=(2,))
 
     def test_halves(self):
         """Most files have matrices in F16, which are as exact as they can be; the caches keep apart what each file makes of a picture."""
