@@ -1,7 +1,7 @@
 """The part of a list of cases that a run of the suite takes: which one follows from the commit, so that each commit is tested with another
 part, and two runs of one commit with the same. HEARTH_TEST_PART=TEXT chooses another part, HEARTH_TEST_PART=all the whole list.
 
-part.py N NAME COMMAND... runs the command at every N-th commit, and is skipped at the others: of long tests each commit takes a share,
+part.py choose N CASE... prints N of the cases. part.py N NAME COMMAND... runs the command at every N-th commit, and is skipped at the others: of long tests each commit takes a share,
 and N commits in a row take all."""
 import hashlib
 import os
@@ -18,13 +18,13 @@ def key():
     return p.stdout.strip()[:12] or "no commit"  # in an unpacked archive
 
 
-def choose(cases, n):
+def choose(cases, n, quiet=False):
     """n of the cases, in their order."""
     by = key()
     if by == "all" or n >= len(cases):
         return list(cases)
     chosen = sorted(cases, key=lambda c: hashlib.sha256(f"{by} {c}".encode()).digest())[:n]
-    print(f"part {by}: {' '.join(map(str, chosen))}", flush=True)
+    quiet or print(f"part {by}: {' '.join(map(str, chosen))}", flush=True)
     return [c for c in cases if c in chosen]
 
 
@@ -41,6 +41,9 @@ def is_in_turn(n, name):
 
 
 if __name__ == "__main__":
+    if sys.argv[1] == "choose":
+        print(" ".join(choose(sys.argv[3:], int(sys.argv[2]), quiet=True)))
+        sys.exit(0)
     every, test = int(sys.argv[1]), sys.argv[2]
     if not is_in_turn(every, test):
         print(f"SKIPPED: one of {every} commits runs this long test; HEARTH_TEST_PART=all runs it")
