@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "cli/chat/attachments.h"
 #include "cli/chat/chat_session.h"
+#include "cli/chat/dropped.h"
 #include "cli/chat/fullness.h"
 #include "cli/chat/queue.h"
 #include "cli/chat/screen.h"
@@ -330,12 +331,19 @@ void chat_turn_cancel(struct chat_session *t) {
 
 int chat_turn_send(struct repl *r, const char *text, size_t n, bool background) {
     struct chat_session *t = r->active;
-    struct buf clean = {0};
+    struct buf clean = {0}, question = {0};
+    struct error e;
     const size_t n_before = t->conv.n;
     if (chat_session_report_busy(r, t)) return ERR_RUNTIME;
+    if (dropped_attach(r, t, text, n, &question, &e)) {
+        screen_print(r, "%s; nothing was sent", e.text);
+        buf_free(&question);
+        return e.code;
+    }
     struct image_files images = {0};
     int rc = attachments_put(&t->attached, &clean, &images);
-    out_utf8(&clean, text, n);
+    out_utf8(&clean, question.data ? question.data : "", question.len);
+    buf_free(&question);
     if (!rc) rc = clean.failed ? ERR_MEMORY : conversation_ask(&t->conv, clean.data, clean.len);
     if (!rc && (rc = conversation_add_images(&t->conv, &images, 0))) conversation_truncate(&t->conv, n_before);
     buf_free(&clean);

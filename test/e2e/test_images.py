@@ -175,6 +175,55 @@ class Images(driver.ChatCase):
         self.assertEqual(rc, 0, said)
         self.assertIn("wide.png: 96 x 40 pixels, 12 tokens", said)
 
+    def test_dropped_paths(self):
+        """A terminal types the path of a file that is dropped on it: quoted, with backslashes, or as a URL."""
+        spaced = self.put("two words.png", eyes.picture(40, 90))
+        wide, other = self.path("wide.png"), self.path("other.png")
+        t = self.chat("-m", self.eyes, "--save", "dropped", *GREEDY, prompt="dropped> ")
+
+        def saved(name, n):
+            """Question n of the saved chat, once it has an answer."""
+            messages = []
+            for _ in range(3000):
+                if os.path.exists(self.session_file(name)):
+                    with open(self.session_file(name), encoding="utf-8") as f:
+                        messages = json.load(f)["body"]["messages"]
+                if len(messages) == 2 * n + 2:
+                    return messages[2 * n]
+                time.sleep(0.01)
+            self.fail(messages)
+
+        asked = []
+
+        def sent(line, *want):
+            at = len(t.out)
+            self.ask(t, line, "", prompt="dropped> ")
+            last = saved("dropped", len(asked))
+            asked.append(line)
+            for name in want[1:]:
+                self.assertRegex(t.out[at:].decode("utf-8", "replace"), re.escape(name) + r", \d+ x \d+ pixels, attached")
+            self.assertEqual((last["content"], [i["name"] for i in last.get("images", [])]), (want[0], list(want[1:])))
+
+        sent(f"{wide} What is this?", "wide.png What is this?", "wide.png")
+        sent(f"What is '{spaced}' ?", "What is two words.png ?", "two words.png")
+        sent("Compare " + spaced.replace(" ", "\\ ") + f" and \"{other}\".", "Compare two words.png and other.png.", "two words.png", "other.png")
+        sent(f"Look at {wide}, please", "Look at wide.png, please", "wide.png")
+        sent("file://" + spaced.replace(" ", "%20"), "two words.png", "two words.png")
+        sent("file://localhost" + wide + " ?", "wide.png ?", "wide.png")
+        sent("~/wide.png", "wide.png", "wide.png")
+        for text in (f"a{wide}", f"'{wide}", f"{wide}.txt", self.path("none.png"), "wide.png", "/etc/hostname is what?", f"{self.home} is a directory.png"):
+            sent(text, text)
+        self.put("text.png", b"no image")
+        sent(f"See {self.path('text.png')}.", f"See {self.path('text.png')}.")
+        self.put("bad.png", eyes.picture(96, 40)[:-60])
+        at = len(t.out)
+        self.ask(t, f"See {self.path('bad.png')}", "nothing was sent", prompt="dropped> ")
+        self.ask(t, "/attachments", "nothing is attached", prompt="dropped> ")
+        self.assertNotIn(b"pixels, attached", t.out[at:])
+        t = self.chat("-m", eyes.make(self.path("blind"), blind=True), "--save", "dark", *GREEDY, prompt="dark> ")
+        self.ask(t, f"What is {wide}?", "", prompt="dark> ")
+        self.assertEqual(saved("dark", 0)["content"], f"What is {wide}?")
+
     def test_a_chat_without_eyes_says_so_when_it_reads(self):
         t = self.chat("-m", eyes.make(self.path("blind"), blind=True), *GREEDY)
         self.ask(t, "/read " + self.path("wide.png"), "blind cannot read images")

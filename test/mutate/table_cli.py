@@ -465,5 +465,7 @@ change("gpu-check-left", "a check goes on after the chat has ended", "e2e_gpus",
 change("image-limit", "--image-tokens does nothing", "e2e_images", ("engine/vision/tower_open.c", "l->max_pixels = fmin(l->max_pixels, pixels);", "(void)pixels;"))
 change("image-progress", "nobody hears how far the vision tower is", "e2e_images", ("engine/session/image_queue.c", "    return q->total > 0;", "    return false;"))
 change("image-capitals", "a data: URL in capitals is taken for one on the network", "e2e_images", ("cli/server/api_images.c", "!strncasecmp(url->string, \"data:\", 5)", "!strncmp(url->string, \"data:\", 5)"))
+change("image-dropped-blind", "dropped paths are attached for models that read no images", "e2e_images", ("cli/chat/dropped.c", "const bool reads = r->app->engine && !r->app->info->no_images;", "const bool reads = true;"))
+change("image-dropped-text", "a text whose name is that of an image is attached", "e2e_images", ("cli/chat/dropped.c", "    if (!l->v[n_before].images.n) return attachments_truncate(l, n_before), 0;\n", ""))
 change("image-saved", "a saved conversation loses its images", "e2e_images", ("cli/turn/conversation.c", "if (m->images.n && form == MESSAGE_SAVED) {", "if (m->images.n && false) {"))
 change("image-undo", "/undo drops the images of the question", "e2e_images", ("cli/chat/attachments.c", "if (restore_images(l, &question->images)) {", "if (false) {"))
