@@ -24,15 +24,8 @@ static int on_file(void *ctx, const char *name) {
     memcpy(l->name[l->n++], name, n + 1);
     return l->n == FILES_MOST;
 }
-/* Which of several files of one tower is tried first: with BF16 or F16 nothing is lost, F32 is larger for nothing. */
-static int rank(const char *name) {
-    static const char *const kinds[] = {"bf16", "f16", "q8_0"};
-    int k = 0;
-    while (k < 3 && !strcasestr(name, kinds[k])) k++;
-    return k;
-}
 static int by_rank(const void *a, const void *b) {
-    const int d = rank(a) - rank(b);
+    const int d = gguf_tower_rank(a) - gguf_tower_rank(b);
     return d ? d : strcmp(a, b);
 }
 
