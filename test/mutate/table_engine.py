@@ -545,6 +545,7 @@ change("image-order", "a picture is always resized by rows first", "unit_vision"
 change("mmproj-times", "both times of a patch have the weights of the first", "golden_images", ("engine/vision/tower_open.c", "part->data + i * plane", "t->data + i * plane"))
 change("mmproj-more", "tensors of a tower that hearth does not compute are left out", "e2e_mmproj", ("engine/vision/tower_mmproj.c", "else if (!is_sound)", "else if (false)"))
 change("mmproj-wrong", "a model with another model's tower beside it does not open", "e2e_mmproj", ("engine/vision/tower_open.c", "if (rc == ERR_MODEL && !file) {", "if (false) {"))
+change("mmproj-verify", "--verify reads no towers", "e2e_mmproj", ("engine/engine_inspect.c", "rc = weights_verify(&beside[i], verify_progress, &s, e);", ";"))
 change("image-cubic", "learned positions of GLM's tower are weighted by distance alone", "golden_images", (VISION, "b.weight[k] = cubic(", "b.weight[k] = fmaxf(0, 1 - "))
 change("image-joined", "patches of a token are joined in the order of the convolution", "golden_images", ("engine/vision/tower_open.c", "(i * h + j) * (size_t)cells + k) * number, number)", "(i * (size_t)cells + k) * h + j) * number, number)"))
 change("image-in-order", "GLM's times, rows and columns turn interleaved frequencies", "golden_images", ("engine/model/glm4_moe.c", "c->rope.sections_in_order = true;", ""))
