@@ -319,6 +319,13 @@ bool gguf_split(const char *name, int *number, int *count, size_t *stem) {
 
 bool gguf_names_tower(const char *name) { return ends_gguf(name) && strcasestr(name, "mmproj"); }
 
+int gguf_tower_rank(const char *name) {
+    static const char *const formats[] = {"bf16", "f16", "q8_0"};
+    int rank = 0;
+    while (rank < 3 && !strcasestr(name, formats[rank])) rank++;
+    return rank;
+}
+
 struct listing {
     char first[256], other[256]; /* models found */
 };

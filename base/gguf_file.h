@@ -24,6 +24,9 @@ int gguf_parse(struct gguf *g, struct arena *a, const uint8_t *data, size_t size
 /* Whether a file of this name has a vision tower instead of a model, as llama.cpp's converter and those who publish
  * them call it: mmproj-F16.gguf, NAME-mmproj-BF16.gguf. */
 bool gguf_names_tower(const char *name);
+/* Orders such files by their formats, the best first: BF16, F16, Q8_0, others. With 16 bits nothing is lost; F32 is
+ * larger for nothing. */
+int gguf_tower_rank(const char *name);
 /* Resolves a model path to a GGUF file: the path itself if its name ends in .gguf or it begins as such a file, or the
  * only model (its first part if split) in a directory without config.json. Returns 1; 0 if the path is not GGUF;
  * ERR_USAGE for two models. */

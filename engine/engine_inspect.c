@@ -13,7 +13,7 @@
 #include "engine/session/engine_check.h"
 #include "engine/session/engine_state.h"
 #include "engine/session/speeds.h"
-#include "engine/vision/tower.h"
+#include "engine/vision/tower_mmproj.h"
 #include "engine/weights/weights_open.h"
 
 int engine_describe(const struct engine_params *p, struct buf *out, struct error *e) {
@@ -298,17 +298,43 @@ int engine_inspect(const struct engine_params *p, struct buf *b, struct error *e
     return b->failed ? error_set(e, ERR_MEMORY, "no memory for the report") : 0;
 }
 
+struct verify_span { /* of the bytes of all files, those of one checkpoint */
+    const struct engine_params *p;
+    double before, bytes, all;
+};
 static int verify_progress(void *ctx, double share) {
-    const struct engine_params *p = ctx;
-    return p->progress ? p->progress(p->progress_ctx, "verify", share) : 0;
+    const struct verify_span *s = ctx;
+    const struct engine_params *p = s->p;
+    return p->progress ? p->progress(p->progress_ctx, "verify", (s->before + share * s->bytes) / s->all) : 0;
+}
+
+/* Refuses a file of --mmproj that is none of this model's, as opening does. */
+static int check_mmproj(struct weights *w, const char *file, struct error *e) {
+    struct tower *tower = NULL;
+    char why[400];
+    int rc = file ? tower_open(&tower, w, file, why, sizeof why, e) : 0;
+    tower_close(&tower);
+    return rc;
 }
 
 int engine_verify(const struct engine_params *p, struct error *e) {
     struct weights w;
-    int rc = engine_check_modes(p, e);
+    struct checkpoint beside[TOWER_MMPROJ_MOST];
+    struct verify_span s = {.p = p};
+    int rc = engine_check_modes(p, e), n = 0;
     if (!rc) rc = weights_open(&w, p->dir, p->force, e);
     if (rc) return rc;
-    rc = weights_verify(&w, verify_progress, (void *)p, e);
+    rc = check_mmproj(&w, p->mmproj, e);
+    if (!rc && w.files.gguf) n = tower_mmproj_files(beside, &w, p->mmproj, e);
+    if (n < 0) rc = n, n = 0;
+    s.all = s.bytes = (double)w.files.bytes;
+    for (int i = 0; i < n; i++) s.all += (double)beside[i].bytes;
+    if (!rc) rc = weights_verify(&w.files, verify_progress, &s, e);
+    for (int i = 0; i < n && !rc; i++) {
+        s.before += s.bytes, s.bytes = (double)beside[i].bytes;
+        rc = weights_verify(&beside[i], verify_progress, &s, e);
+    }
+    while (n-- > 0) checkpoint_close(&beside[n]);
     weights_close(&w);
     return rc;
 }

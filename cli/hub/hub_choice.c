@@ -45,6 +45,34 @@ static void read_parts(const struct hub_listing *l, struct hub_quant *q) {
     }
 }
 
+static const char *name_of(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+/* How near a file is to a model: 2 beside it, 1 in a folder above, 0 elsewhere. */
+static int nearness(const char *path, const char *model) {
+    const size_t folder = (size_t)(name_of(path) - path);
+    if (strncmp(path, model, folder) != 0) return 0;
+    return folder == (size_t)(name_of(model) - model) ? 2 : 1;
+}
+
+/* Selects the file of a model's tower: a repository may have a folder for each size of a model, so the nearest ones; of
+ * these the format in which the engine would take it. */
+static const struct hub_file *select_tower(const struct hub_listing *l, const struct hub_file *model) {
+    const struct hub_file *best = NULL;
+    int number, count, near = 0, rank = 0;
+    size_t stem;
+    for (size_t i = 0; i < l->n; i++) {
+        const char *path = l->files[i].path, *name = name_of(path);
+        if (!gguf_names_tower(name) || (gguf_split(name, &number, &count, &stem) && count > 1)) continue;
+        const int n = nearness(path, model->path), r = gguf_tower_rank(name);
+        if (best && (n < near || (n == near && r >= rank))) continue;
+        best = &l->files[i], near = n, rank = r;
+    }
+    return best;
+}
+
 static int compare_quants(const void *a, const void *b) {
     const struct hub_quant *x = a, *y = b;
     return x->bytes < y->bytes ? -1 : x->bytes > y->bytes ? 1 : strcmp(x->label, y->label);
@@ -85,6 +113,7 @@ int hub_choice_quants(const struct hub_listing *l, struct hub_quants *out, struc
         *q = (struct hub_quant){.first = f};
         hub_name_label(f->path, q->label, sizeof q->label);
         read_parts(l, q);
+        q->tower = select_tower(l, f);
     }
     if (out->n) qsort(out->v, out->n, sizeof *out->v, compare_quants);
     make_labels_unique(out);
@@ -116,6 +145,13 @@ int hub_choice_find(const struct hub_listing *l, const struct hub_quants *q, con
     return ERR_RUNTIME;
 }
 
+uint64_t hub_choice_quant_bytes(const struct hub_quant *q) { return q->bytes + (q->tower ? q->tower->size : 0); }
+
+void hub_choice_tower_path(const struct hub_quant *q, char *out, size_t cap) {
+    const char *model = q->first->path;
+    snprintf(out, cap, "%.*s%s", (int)(name_of(model) - model), model, name_of(q->tower->path));
+}
+
 int hub_choice_add_quant(const struct hub_listing *l, const struct hub_quant *q, struct hub_set *s, struct error *e) {
     char name[1100];
     int rc = 0;
@@ -123,7 +159,7 @@ int hub_choice_add_quant(const struct hub_listing *l, const struct hub_quant *q,
         part_name(q->first, i, name, sizeof name);
         rc = hub_choice_add(s, hub_listing_find(l, name), e);
     }
-    return rc;
+    return rc || !q->tower ? rc : hub_choice_add(s, q->tower, e);
 }
 
 bool hub_choice_fits(uint64_t bytes, uint64_t memory) {
@@ -146,7 +182,7 @@ size_t hub_choice_propose(const struct hub_quants *q, uint64_t memory, double ra
         const struct hub_quant *it = &q->v[i];
         if (*it->missing || (is_plain(it) && !only_plain)) continue;
         if (smallest == q->n) smallest = i;
-        if (!hub_choice_fits(it->bytes, memory)) continue;
+        if (!hub_choice_fits(hub_choice_quant_bytes(it), memory)) continue;
         if (share > 0 && rate > 0 && rate / (share * (double)it->bytes) >= FAST) fast = i;
         if (usual == q->n || it->bytes <= usual_bytes) usual = i;
     }

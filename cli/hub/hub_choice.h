@@ -14,8 +14,9 @@ struct hub_quant { /* a GGUF file, or a set of parts */
     char label[HUB_QUANT_MAX];
     const struct hub_file *first;
     int n_parts;
-    uint64_t bytes;
-    char missing[300]; /* name of a part that is not listed; "": complete */
+    uint64_t bytes;               /* of the parts */
+    const struct hub_file *tower; /* the file of its vision tower; NULL: the repository has none */
+    char missing[300];            /* name of a part that is not listed; "": complete */
 };
 struct hub_quants {
     struct hub_quant *v; /* [n], smallest first */
@@ -25,7 +26,11 @@ int hub_choice_quants(const struct hub_listing *l, struct hub_quants *out, struc
 /* Finds the quant that a label names. ERR_RUNTIME: there is none, several begin so, or parts of it are missing. */
 int hub_choice_find(const struct hub_listing *l, const struct hub_quants *q, const char *wanted, size_t *at,
                     struct error *e);
-/* Adds the files of a quant. */
+/* The bytes of all files of a quant. */
+uint64_t hub_choice_quant_bytes(const struct hub_quant *q);
+/* Writes where the tower of a quant stands in a snapshot: beside the first part, where the engine looks for it. */
+void hub_choice_tower_path(const struct hub_quant *q, char *out, size_t cap);
+/* Adds the files of a quant: its parts, then its tower. */
 int hub_choice_add_quant(const struct hub_listing *l, const struct hub_quant *q, struct hub_set *s, struct error *e);
 /* Selects the largest quant that fits `memory` bytes with room to spare and decodes FAST tokens per second at `rate`
  * bytes per second when a token reads `share` of the weights (0: unknown). If none is so fast, the largest up to

@@ -127,10 +127,10 @@ static int link_settings(const struct preview *p, const struct hub_store *s, con
     return 0;
 }
 
-/* Takes the folder's path out of an error: it names a file of the repository then. */
-static void drop_folder(const char *dir, struct error *e) {
+/* Takes the folder's path out of a text: it names a file of the repository then. */
+static void drop_folder(const char *dir, char *text) {
     const size_t n = strlen(dir);
-    for (char *at; (at = strstr(e->text, dir)) != NULL;)
+    for (char *at; (at = strstr(text, dir)) != NULL;)
         memmove(at, at + n + (at[n] == '/'), strlen(at + n + (at[n] == '/')) + 1);
 }
 
@@ -163,7 +163,11 @@ int hub_preview(struct app *a, struct hub *h, const struct hub_listing *l, const
     progress_begin("reading the headers");
     for (size_t i = 0; i < weights->n && !rc; i += BATCH)
         rc = fetch_batch(&p, weights->v + i, weights->n - i < BATCH ? weights->n - i : BATCH, e);
-    if (!rc && (rc = inspect_folder(a, &p, weights, text, e))) drop_folder(dir, e);
+    if (!rc && (rc = inspect_folder(a, &p, weights, text, e))) drop_folder(dir, e->text);
+    if (!rc) {
+        drop_folder(dir, text->data); /* why no images are read */
+        text->len = strlen(text->data);
+    }
     if (!rc) rc = json_parse(arena, text->data, text->len, 0, "inspection", root, e);
     progress_clear();
     empty_folder(dir);

@@ -27,6 +27,7 @@ struct pull {
     struct hub_store store;
     struct hub_set settings, all;                 /* files that the model is described by; all files, these first */
     char title[HUB_NAME_MAX + HUB_QUANT_MAX + 1]; /* as -m accepts it */
+    const struct hub_quant *quant;                /* the one that is pulled; NULL: a checkpoint of safetensors */
     double rate, share;                           /* memory bandwidth; part of the weights that a token reads */
 };
 
@@ -80,7 +81,15 @@ static uint64_t bytes_left(const struct pull *p) {
  * incomplete model. */
 static int make_snapshot(struct pull *p, struct error *e) {
     int rc = 0;
-    for (size_t i = p->all.n; i-- > 0 && !rc;) rc = hub_store_link(&p->store, p->listing.commit, p->all.v[i], e);
+    for (size_t i = p->all.n; i-- > 0 && !rc;) {
+        struct hub_file f = *p->all.v[i];
+        char path[PATHS_MAX];
+        if (p->quant && p->all.v[i] == p->quant->tower) {
+            hub_choice_tower_path(p->quant, path, sizeof path);
+            f.path = path;
+        }
+        rc = hub_store_link(&p->store, p->listing.commit, &f, e);
+    }
     return rc ? rc : hub_store_set_main(&p->store, p->listing.commit, e);
 }
 
@@ -92,9 +101,10 @@ static void print_lines(const struct pull *p, const struct buf *b) {
 
 static void put_quant(const struct pull *p, const struct hub_quant *q, bool proposed, int width, struct buf *out) {
     char bytes[32], number[32];
-    buf_fmt(out, "  %-*s  %8s  ", width, q->label, amount_bytes(q->bytes, bytes, sizeof bytes));
+    buf_fmt(out, "  %-*s  %8s  ", width, q->label, amount_bytes(hub_choice_quant_bytes(q), bytes, sizeof bytes));
     if (*q->missing) buf_fmt(out, "incomplete: lacks %s", q->missing);
-    else if (!hub_choice_fits(q->bytes, mem_total())) buf_str(out, "larger than the memory: read from disk");
+    else if (!hub_choice_fits(hub_choice_quant_bytes(q), mem_total()))
+        buf_str(out, "larger than the memory: read from disk");
     else if (p->rate > 0 && p->share > 0)
         buf_fmt(out, "fits, up to %s tok/s",
                 amount_rate(p->rate / (p->share * (double)q->bytes), number, sizeof number));
@@ -133,6 +143,7 @@ static int take_quant(struct pull *p, size_t at, struct error *e) {
         return error_set(e, ERR_RUNTIME, "%s:%s: the repository lacks %s, so the set is incomplete", p->listing.repo,
                          q->label, q->missing);
     p->all.n = 0;
+    p->quant = q;
     return hub_choice_add_quant(&p->listing, q, &p->all, e);
 }
 
@@ -200,6 +211,13 @@ static int choose(struct pull *p, struct error *e) {
 
 /* --- saying what it is ------------------------------------------------------------------------ */
 
+/* Says why a tower that is downloaded gives the model no images. */
+static void put_no_images(const struct pull *p, const struct json *root, struct buf *out) {
+    const struct json *why = json_path(root, "images.why");
+    if (!p->quant || !p->quant->tower || !why || why->type != JSON_STRING) return;
+    buf_fmt(out, "reads no images: %.*s\n", (int)why->n, why->string);
+}
+
 static int show_verdict(struct pull *p, struct error *e) {
     struct buf text = {0}, out = {0};
     struct arena arena = {0};
@@ -218,6 +236,7 @@ static int show_verdict(struct pull *p, struct error *e) {
         buf_fmt(&out, "%s · %s in %zu file%s\n", p->title, amount_bytes(all, bytes, sizeof bytes), p->all.n,
                 p->all.n == 1 ? "" : "s");
         verdict_put(&out, &root);
+        put_no_images(p, &root, &out);
         print_lines(p, &out);
     }
     arena_free(&arena);

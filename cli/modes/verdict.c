@@ -44,10 +44,11 @@ static void put_model(struct buf *out, const struct json *root) {
 }
 
 static void put_fit(struct buf *out, const struct json *root) {
-    const uint64_t all = (uint64_t)json_int(json_path(root, "bytes.all"), 0),
-                   token = (uint64_t)json_int(json_path(root, "bytes.per_token"), 0);
+    uint64_t all = (uint64_t)json_int(json_path(root, "bytes.all"), 0);
+    const uint64_t token = (uint64_t)json_int(json_path(root, "bytes.per_token"), 0);
     const double rate = bandwidth_cached();
     char bytes[32], have[32], read[32], number[32];
+    if (json_path(root, "images.file")) all += (uint64_t)json_int(json_path(root, "bytes.vision"), 0); /* not in them */
     amount_bytes(all, bytes, sizeof bytes), amount_bytes(mem_total(), have, sizeof have);
     if (all >= mem_total()) {
         buf_fmt(out, "does not fit: %s, %s of memory; weights are read from the disk, at its speed\n", bytes, have);

@@ -21,13 +21,14 @@ static bool is_model_dir(const char *dir) {
     return (!file_config(path, sizeof path, dir, NULL) && file_exists(path)) ||
            gguf_find(dir, path, sizeof path, NULL) > 0;
 }
-/* True for a GGUF file that represents a model: not a later part of a split one. By its name alone, so that listing a
- * folder opens no file and shows no download that is not complete. */
+/* True for a GGUF file that represents a model: not a later part of a split one, nor a tower. By its name alone, so
+ * that listing a folder opens no file and shows no download that is not complete. */
 static bool is_gguf_model(const char *path) {
     int number, count;
     size_t stem, n = strlen(path);
+    const char *slash = strrchr(path, '/');
     return n > 5 && !strcmp(path + n - 5, ".gguf") && file_exists(path) &&
-           (!gguf_split(path, &number, &count, &stem) || number == 1);
+           !gguf_names_tower(slash ? slash + 1 : path) && (!gguf_split(path, &number, &count, &stem) || number == 1);
 }
 
 /* Appends the names of the models to an error: whole ones, as many as fit. */

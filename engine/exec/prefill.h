@@ -72,7 +72,8 @@ struct prefill_job {
     const struct image_span *images;
     const float *const *features;
     int n_images, feature_floats;
-    int turn_shift; /* without images among tokens: added to positions where rows are rotated */
+    int32_t image_token; /* what n-grams of the text have for each of these tokens */
+    int turn_shift;      /* without images among tokens: added to positions where rows are rotated */
     /* [vocab] receives the logits of the last position */
     float *last_logits;
     /* NULL, or receives each position's logits in order; engine thread */

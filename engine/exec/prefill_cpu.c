@@ -98,7 +98,7 @@ static int begin_batch(struct runtime *m, struct prefill_job *j, struct cpu_pref
     const bool has_images = j->n_images && j->features;
     w->has_places = has_images && m->w->config.rope.section[0];
     for (int i = 0; i < p->n && has_images; i++) {
-        if (w->tokens[i] < 0) w->tokens[i] = 0; /* put_features() replaces its embedding */
+        if (w->tokens[i] < 0) w->tokens[i] = j->image_token; /* put_features() replaces its embedding */
         if (w->has_places) image_place(j->images, j->n_images, p->span.pos + i, &w->place[3 * i]);
     }
     cpu_count_read(m, m->w->bytes_dense);

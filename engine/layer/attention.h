@@ -89,12 +89,15 @@ int attention_gate_output(struct exec *x, const struct config *c, int layer, str
  * values, then gates, unless plain. */
 struct attention_compressor {
     const float *bias, *norm; /* norm NULL: entries are neither normed nor rotated */
-    const float *inv_freq;    /* of their rotation, in w->inv_freq */
+    const float *inv_freq;    /* of their rotation, in w->inv_freq; not read with turns_as_token */
     int dim, ld, ratio;       /* dim: of an entry */
     int plane, state_plane;   /* planes of the entries; of the sums of open groups */
     int state_at;             /* offset of these sums within a state, floats */
     int rotate_at;            /* first dimension that rotates */
     bool overlap, plain;      /* as in op_compress; plain: the mean, without gates */
+    /* An entry turns as its first token does, which w->cos and w->sin have, so that entries of images turn by row and
+     * column. A state then has that token's, rope.dim floats, behind the sums. Needs `norm`; not recorded. */
+    bool turns_as_token;
 };
 /* Adds the rows of all spans to their entries, and stores the entries that they complete. */
 int attention_make_entries(struct exec *x, const struct config *c, int layer, const struct attention_compressor *k,

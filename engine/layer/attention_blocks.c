@@ -21,7 +21,8 @@ static int blocks_cache_planes(const struct config *c, int layer, struct cache_d
     const int n = attention_gqa.cache_planes(c, layer, out);
     out[INDEX] =
         (struct cache_desc){.heads = 1, .dim = c->index_dim, .tokens_per_row = c->index_block, .is_fine = true};
-    out[STATES] = (struct cache_desc){.heads = 1, .dim = 3 * c->index_dim, .fixed_rows = KV_STATES, .dtype = DT_F32};
+    out[STATES] = (struct cache_desc){
+        .heads = 1, .dim = 3 * c->index_dim + c->rope.dim, .fixed_rows = KV_STATES, .dtype = DT_F32};
     return n + 2;
 }
 
@@ -38,13 +39,13 @@ static int blocks_store_kv(struct exec *x, const struct config *c, const struct 
                            const struct span *spans, int n_spans, int n) {
     const int dim = c->index_dim;
     const struct attention_compressor k = {.norm = y->index_k_norm,
-                                           .inv_freq = w->inv_freq,
                                            .dim = dim,
                                            .ld = dim,
                                            .plane = INDEX,
                                            .state_plane = STATES,
                                            .ratio = c->index_block,
-                                           .plain = true};
+                                           .plain = true,
+                                           .turns_as_token = true};
     TRY(attention_gqa.store_kv(x, c, y, layer, w, spans, n_spans, n));
     TRY(block_linear_exact(x, w->fused, dim, w->xn, c->hidden, index_keys(c, y), n));
     return attention_make_entries(x, c, layer, &k, w, spans, n_spans);

@@ -71,20 +71,48 @@ static float *state_of(int layer, const struct span *s, const struct attention_c
     return row < 0 ? NULL : (float *)attention_plane(s->cache[layer].p[k->state_plane], row).data + k->state_at;
 }
 
+/* Copies the cosines, or the sines, of a token, unless they are there already. */
+static int copy_turn(struct exec *x, float *to, const float *from, int half) {
+    return to == from ? 0 : rows_copy(x, to, half, from, half, 1, half);
+}
+
+/* Sets w->entry_cos and w->entry_sin to those of the first tokens of n_entries entries, which rows [row, row + n) of a
+ * span complete, and keeps those of the open entry. */
+static int take_turns(struct exec *x, const struct config *c, int layer, const struct attention_compressor *k,
+                      struct work *w, const struct span *s, int row, int n, int from, int to, int n_entries) {
+    const int half = c->rope.dim / 2, pos = s->pos + row, open = pos % k->ratio, left = (pos + n) % k->ratio;
+    const int carried = open > 0, at = s->row + row + (carried ? k->ratio - open : 0); /* first row that begins one */
+    const float *const table[] = {w->cos, w->sin};
+    float *const entry[] = {w->entry_cos, w->entry_sin};
+    for (int i = 0; i < 2; i++) {
+        const size_t kept = 3 * (size_t)k->dim + (size_t)i * (size_t)half;
+        const float *before = open ? state_of(layer, s, k, from) + kept : NULL;
+        float *after = state_of(layer, s, k, to) + kept;
+        if (n_entries && carried) TRY(copy_turn(x, entry[i], before, half));
+        if (n_entries > carried)
+            TRY(rows_copy(x, entry[i] + carried * half, half, table[i] + (size_t)at * (size_t)half, k->ratio * half,
+                          n_entries - carried, half));
+        if (!left) continue;
+        TRY(copy_turn(x, after, left > n ? before : table[i] + (size_t)(s->row + row + n - left) * (size_t)half, half));
+    }
+    return 0;
+}
+
 /* Norms and rotates n entries, the first of which is entry `first` of its sequence. */
 static int finish_entries(struct exec *x, const struct config *c, const struct attention_compressor *k, struct work *w,
                           const struct op_address *at, int first, int n) {
     const int half = c->rope.dim / 2;
     TRY(block_norm(x, c, w->entries, k->dim, w->entries, k->dim, k->norm, NULL, n, k->dim));
-    TRY(x->ops->rope_table(x, &(struct op_rope_table){.cos = w->entry_cos,
-                                                      .sin = w->entry_sin,
-                                                      .inv_freq = k->inv_freq,
-                                                      .n = n,
-                                                      .half = half,
-                                                      .pos0 = first * k->ratio,
-                                                      .step = k->ratio,
-                                                      .mscale = 1,
-                                                      .at = at}));
+    if (!k->turns_as_token)
+        TRY(x->ops->rope_table(x, &(struct op_rope_table){.cos = w->entry_cos,
+                                                          .sin = w->entry_sin,
+                                                          .inv_freq = k->inv_freq,
+                                                          .n = n,
+                                                          .half = half,
+                                                          .pos0 = first * k->ratio,
+                                                          .step = k->ratio,
+                                                          .mscale = 1,
+                                                          .at = at}));
     return x->ops->rope(x, &(struct op_rope){.x = w->entries + k->rotate_at,
                                              .cos = w->entry_cos,
                                              .sin = w->entry_sin,
@@ -118,6 +146,7 @@ static int make_entries(struct exec *x, const struct config *c, int layer, const
     /* when recorded: the most possible; the cache stores only completed ones */
     const int n_entries = op_compressed(&o);
     TRY(x->ops->compress(x, &o));
+    if (k->turns_as_token) TRY(take_turns(x, c, layer, k, w, s, row, n, from, to, n_entries));
     if (!n_entries) return 0;
     if (k->norm) TRY(finish_entries(x, c, k, w, o.at, first, n_entries));
     return x->ops->kv_store(x, &(struct op_kv_store){.plane = s->cache[layer].p[k->plane],

@@ -110,6 +110,7 @@ static const char *attention_name(struct config_reader *r) {
 
 static void parse(struct config_reader *r, struct config *c) {
     static const char *const gates[] = {"silu", "sigmoid", NULL};
+    c->rope.default_section[0] = 11, c->rope.default_section[1] = 10;
     config_skip_vision(r, c);
     config_ignore(r, "number_of_conv_states"); /* sizes the cache of transformers */
     qwen3_next_parse(r, c, attention_name(r));

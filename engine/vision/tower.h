@@ -88,7 +88,7 @@ struct tower_projector {
 };
 extern const struct tower_projector tower_projector_qwen3;
 extern const struct tower_family tower_family_qwen3_vl, tower_family_qwen3_vl_moe, tower_family_qwen3_5,
-    tower_family_qwen3_5_moe, tower_family_glm4v_moe, tower_family_kimi_k25;
+    tower_family_qwen3_5_moe, tower_family_qwen4_exp, tower_family_glm4v_moe, tower_family_kimi_k25;
 
 /* Opens the tower of an opened checkpoint; *out is NULL, and why says so, if the model has none that hearth computes.
  * file: a GGUF file that has the tower of a GGUF model (--mmproj); NULL: an mmproj*.gguf beside the model that fits

@@ -12,9 +12,8 @@ static const struct tower_projector *const projectors[] = {&tower_projector_qwen
 
 /* --- The file ---------------------------------------------------------------------------------- */
 
-enum { FILES_MOST = 16 };
 struct listing {
-    char name[FILES_MOST][256];
+    char name[TOWER_MMPROJ_MOST][256];
     int n;
 };
 static int on_file(void *ctx, const char *name) {
@@ -22,17 +21,10 @@ static int on_file(void *ctx, const char *name) {
     const size_t n = strlen(name);
     if (n >= sizeof *l->name || !gguf_names_tower(name)) return 0;
     memcpy(l->name[l->n++], name, n + 1);
-    return l->n == FILES_MOST;
-}
-/* Which of several files of one tower is tried first: with BF16 or F16 nothing is lost, F32 is larger for nothing. */
-static int rank(const char *name) {
-    static const char *const kinds[] = {"bf16", "f16", "q8_0"};
-    int k = 0;
-    while (k < 3 && !strcasestr(name, kinds[k])) k++;
-    return k;
+    return l->n == TOWER_MMPROJ_MOST;
 }
 static int by_rank(const void *a, const void *b) {
-    const int d = rank(a) - rank(b);
+    const int d = gguf_tower_rank(a) - gguf_tower_rank(b);
     return d ? d : strcmp(a, b);
 }
 
@@ -137,6 +129,26 @@ int tower_mmproj_open(struct tower *t, const struct weights *w, const char *file
     if (is_gguf < 0) return is_gguf;
     if (!is_gguf) return error_set(e, ERR_USAGE, "--mmproj %s: not a GGUF file", file);
     return open_file(t, w, file, e);
+}
+
+int tower_mmproj_files(struct checkpoint out[TOWER_MMPROJ_MOST], const struct weights *w, const char *file,
+                       struct error *e) {
+    struct listing l = {.n = 0};
+    char path[4096];
+    int n = 0, rc = 0;
+    if (!file) {
+        file_list(w->files.dir, on_file, &l, NULL);
+        qsort(l.name, (size_t)l.n, sizeof *l.name, by_rank);
+    }
+    for (; n < (file ? 1 : l.n); n++) {
+        if (!file) rc = file_join(path, sizeof path, w->files.dir, l.name[n], e);
+        if (!rc) rc = checkpoint_open(&out[n], file ? file : path, e);
+        if (rc) break;
+        checkpoint_free_metadata(&out[n]);
+    }
+    if (!rc) return n;
+    while (n-- > 0) checkpoint_close(&out[n]);
+    return rc;
 }
 
 int tower_mmproj_check(struct tower *t, struct error *e) {

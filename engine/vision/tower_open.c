@@ -11,9 +11,9 @@
 #include "engine/weights/matrix.h"
 #include "engine/weights/vector.h"
 
-static const struct tower_family *const tower_families[] = {&tower_family_qwen3_vl,  &tower_family_qwen3_vl_moe,
-                                                            &tower_family_qwen3_5,   &tower_family_qwen3_5_moe,
-                                                            &tower_family_glm4v_moe, &tower_family_kimi_k25};
+static const struct tower_family *const tower_families[] = {
+    &tower_family_qwen3_vl,  &tower_family_qwen3_vl_moe, &tower_family_qwen3_5, &tower_family_qwen3_5_moe,
+    &tower_family_qwen4_exp, &tower_family_glm4v_moe,    &tower_family_kimi_k25};
 
 struct reader {
     struct loader l;

@@ -1,5 +1,5 @@
-/* Towers of Qwen3-VL, and of Qwen3.5, which has no deep mergers. Reference: transformers, models/qwen3_vl and
- * models/qwen3_5. */
+/* Towers of Qwen3-VL, and of Qwen3.5 and 3.8, which have no deep mergers. Reference: transformers, models/qwen3_vl,
+ * models/qwen3_5 and models/qwen4_exp. */
 #include <math.h>
 #include <string.h>
 
@@ -118,4 +118,5 @@ const struct tower_projector tower_projector_qwen3 = {
 const struct tower_family tower_family_qwen3_vl = FAMILY("qwen3_vl", 151655, parse),
                           tower_family_qwen3_vl_moe = FAMILY("qwen3_vl_moe", 151655, parse),
                           tower_family_qwen3_5 = FAMILY("qwen3_5", 248056, parse_3_5),
-                          tower_family_qwen3_5_moe = FAMILY("qwen3_5_moe", 248056, parse_3_5);
+                          tower_family_qwen3_5_moe = FAMILY("qwen3_5_moe", 248056, parse_3_5),
+                          tower_family_qwen4_exp = FAMILY("qwen4_exp", 248056, parse_3_5);

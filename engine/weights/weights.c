@@ -171,8 +171,7 @@ static bool all_finite(const struct tensor *t, size_t begin, size_t end, size_t 
     return true;
 }
 
-int weights_verify(const struct weights *w, int (*progress)(void *ctx, double share), void *ctx, struct error *e) {
-    const struct checkpoint *f = &w->files;
+int weights_verify(const struct checkpoint *f, int (*progress)(void *ctx, double share), void *ctx, struct error *e) {
     size_t done = 0;
     for (size_t i = 0; i < f->n_tensors; i++) {
         const struct tensor *t = &f->tensors[i];

@@ -71,9 +71,9 @@ struct weights_range {
 /* Whether the range is within a table of n-grams, whose rows only the CPU reads. */
 bool weights_is_input_table(const struct weights *w, const uint8_t *at, size_t bytes);
 void weights_close(struct weights *w);
-/* Reads every byte and looks for NaN and infinities in weights and scales. ERR_MODEL names the first tensor, row and
- * column. The callback gets the fraction done, 0..1; a non-zero return cancels. */
-int weights_verify(const struct weights *w, int (*progress)(void *ctx, double share), void *ctx, struct error *e);
+/* Reads every byte of the tensors and looks for NaN and infinities in weights and scales. ERR_MODEL names the file, and
+ * the first tensor, row and column. The callback gets the fraction done, 0..1; a non-zero return cancels. */
+int weights_verify(const struct checkpoint *f, int (*progress)(void *ctx, double share), void *ctx, struct error *e);
 /* Bytes of the files that answers read throughout: without unused tensors, and without tables of n-grams, of which a
  * token reads a few rows. */
 size_t weights_needed_bytes(const struct weights *w);

@@ -98,6 +98,56 @@ def write_qwen(w, t):
             w.ffn(p + "mlp", t["intermediate_size"], t["hidden_size"])
 
 
+def splitmix64(v):
+    v = (v + 0x9E3779B97F4A7C15) % 2**64
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        v = (v ^ v >> shift) * factor % 2**64
+    return v ^ v >> 31
+
+
+def write_qwen4(w, t):
+    """Gated residual streams, hashed n-grams before a layer, attention over blocks of keys"""
+    ends(w, t, 0)
+    del w.out["model.language_model.norm.weight"]
+    h, low, wide = t["hidden_size"], t["hc_lowrank"], t["hc_count"] * t["hidden_size"]
+
+    def streams(p, injects=True):
+        w.norm(p + "hc_norm", wide, one=0)
+        w.linear(p + "input_mix_weight_down", low, wide)
+        w.linear(p + "input_mix_weight_up", wide, low)
+        if injects:
+            w.linear(p + "block_inject_weight", t["hc_count"], wide)
+
+    streams("model.language_model.hyper_connection_mixer.", False)
+    for i in range(t["num_hidden_layers"]):
+        p = f"model.language_model.layers.{i}."
+        streams(p + "attn_hyper_connection.")
+        streams(p + "mlp_hyper_connection.")
+        if t["layer_types"][i] == "linear_attention":
+            delta(w, t, p)
+        else:
+            attention(w, t, p, 0, gate=True)
+            w.linear(p + "self_attn.indexer.index_qk_proj", (t["indexer_n_heads"] + 1) * t["indexer_head_dim"], h)
+            for part in "qk":
+                w.norm(f"{p}self_attn.indexer.{part}_layernorm", t["indexer_head_dim"], one=0)
+        experts(w, t, p)
+        if i + 1 in t["ple_layer_ids"]:
+            hashes, dim = (t["ngram_size"] - 1) * t["heads_per_ngram"], t["ple_embed_dim"]
+            primes = [n for n in range(t["ngram_vocab_size_base"], 2 * t["ngram_vocab_size_base"]) if all(n % d for d in range(2, n))][:hashes]
+            bound = (2**63 - 1) // t["vocab_size"] // 2
+            multipliers = [2 * (splitmix64((t["seed"] + 0x9E3779B97F4A7C15 * (k + 1)) % 2**64) % bound) + 1 for k in range(t["ngram_size"])]  # of the first such layer
+            for name, values in (("layer_multipliers", multipliers), ("ngram_heads_vocab_sizes", primes), ("ngram_heads_offsets", [sum(primes[:k]) for k in range(hashes)])):
+                w.out[f"{p}ple.ple_embedding.{name}"] = ("I64", [len(values)], struct.pack(f"<{len(values)}q", *values))
+            pad = t["make_ngram_vocab_size_divisible_by"]
+            for k in range(t["split_ngram_parts"]):
+                w.add(f"{p}ple.ple_embedding.ngram_embedding.shard_{k}.weight", -(-sum(primes) // pad) * pad // t["split_ngram_parts"], dim // hashes, scale=1)
+            w.linear(p + "ple.key_proj", wide, dim)
+            w.linear(p + "ple.value_proj", h, dim)
+            w.add(p + "ple.conv1d.weight", wide, 1, t["ple_conv_kernel_size"])
+            for part in ("conv", "key", "query"):
+                w.norm(f"{p}ple.norm_{part}", wide, one=0)
+
+
 def write_glm(w, t):
     ends(w, t)
     heads, kv, dim, h = t["num_attention_heads"], t["num_key_value_heads"], t["head_dim"], t["hidden_size"]
@@ -232,6 +282,10 @@ QWEN3_5 = {**TEXT, "model_type": "qwen3_5_text", "head_dim": 24, **rope(partial_
            "layer_types": ["linear_attention", "full_attention", "linear_attention"], "full_attention_interval": 2, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 8,
            "linear_value_head_dim": 12, "linear_num_key_heads": 2, "linear_num_value_heads": 4}
 QWEN3_5_MOE = {**QWEN3_5, **EXPERTS, "model_type": "qwen3_5_moe_text", "shared_expert_intermediate_size": 32}
+QWEN4 = {**QWEN3_5, **EXPERTS, "model_type": "qwen4_exp_text", "shared_expert_intermediate_size": 32, "eos_token_id": 1, "hc_count": 3, "hc_lowrank": 12,
+         "heads_per_ngram": 2, "ngram_size": 3, "ngram_vocab_size_base": 60, "make_ngram_vocab_size_divisible_by": 16, "ple_conv_kernel_size": 4, "ple_embed_dim": 24,
+         "ple_layer_ids": [1], "split_ngram_parts": 2, "seed": 1234, "indexer_budget": 8, "indexer_compress_ratio": 4, "indexer_head_dim": 16, "indexer_kv_heads": 1,
+         "indexer_n_heads": 8, "norm_topk_prob": True, "output_gate_type": "sigmoid", "mamba_ssm_dtype": "float32"}
 QWEN3_TOWER = {"model_type": "qwen3_vl", "depth": 3, "hidden_size": 24, "intermediate_size": 40, "num_heads": 2, "out_hidden_size": 40, "num_position_embeddings": 25,
                "deepstack_visual_indexes": [0, 1], "patch_size": 8, "spatial_merge_size": 2, "temporal_patch_size": 2, "in_channels": 3,
                "hidden_act": "gelu_pytorch_tanh"}
@@ -259,6 +313,7 @@ KINDS = {
     "qwen3_5": Family("Qwen3_5ForConditionalGeneration", QWEN3_5, QWEN3_5_TOWER, QWEN_PROCESSOR, write_qwen, write_qwen_tower),
     "qwen3_5_moe": Family("Qwen3_5MoeForConditionalGeneration", QWEN3_5_MOE, {**QWEN3_5_TOWER, "model_type": "qwen3_5_moe"}, QWEN_PROCESSOR, write_qwen,
                           write_qwen_tower),
+    "qwen4_exp": Family("Qwen4ExpForConditionalGeneration", QWEN4, {**QWEN3_5_TOWER, "model_type": "qwen4_exp_vision"}, QWEN_PROCESSOR, write_qwen4, write_qwen_tower),
     "glm4v_moe": Family("Glm4vMoeForConditionalGeneration", GLM, GLM_TOWER, GLM_PROCESSOR, write_glm, write_glm_tower),
     "kimi_k25": Family("Kimi_K25ForConditionalGeneration", KIMI, KIMI_TOWER, KIMI_PROCESSOR, write_kimi, write_kimi_tower, image_key="media_placeholder_token_id"),
 }

@@ -368,8 +368,8 @@ class Images(driver.ChatCase):
     def test_the_cache_tells_pictures_apart(self):
         """Two pictures with as many tokens: neither shares what the other has left in the caches, and each gives what it gives alone."""
         scalar = ("--gpus", "emu:1,cpu=scalar", "--cpu", "scalar")
-        states = eyes.make(self.path("states"), "qwen3_5")
-        for model, args in ((self.eyes, ()), (self.eyes, (*scalar, "--prefill", "slp")), (self.eyes, (*scalar, "--prefill", "blend")), (states, ())):
+        states, blocks = eyes.make(self.path("states"), "qwen3_5"), eyes.make(self.path("blocks"), "qwen4_exp")
+        for model, args in ((self.eyes, ()), (self.eyes, (*scalar, "--prefill", "slp")), (self.eyes, (*scalar, "--prefill", "blend")), (states, ()), (blocks, ()), (blocks, (*scalar, "--prefill", "slp"))):
             def ask(s, name, later=()):
                 content = [{"type": "text", "text": "Here it comes. " * 9},
                            {"type": "image_url", "image_url": {"url": "data:image/png;base64," + self.data(name)}}, {"type": "text", "text": "What is this? " * 9}]

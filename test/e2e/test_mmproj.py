@@ -137,6 +137,42 @@ class Mmproj(driver.ChatCase):
             self.assertIn(why, err, name)
             self.assertIn("mmproj-F32.gguf", err, name)
 
+    def test_verify(self):
+        """--verify reads the towers beside the model, or the one that is named, and names the file of a bad tensor."""
+        def verify(*args):
+            rc, out, err = self.run_bin("-m", *args, "--verify")
+            return rc, out, err.replace(self.home, "~")
+
+        def damage(path):
+            with open(path, "r+b") as f:
+                f.seek(-4, os.SEEK_END)
+                f.write(b"\xff\xff\xff\x7f")
+
+        model = self.make("seen")
+        self.assertEqual(verify(model)[:2], (0, b"ok\n"))
+        shutil.copy(self.path("seen/mmproj-F32.gguf"), self.path("seen/mmproj-F16.gguf"))
+        damage(self.path("seen/mmproj-F32.gguf"))  # not the one that is taken
+        rc, out, err = verify(model)
+        self.assertEqual((rc, out), (3, b""))
+        self.assertRegex(err, r"~/seen/mmproj-F32\.gguf: tensor \S+: F32 that is not a number at row \d+, column \d+: the file is damaged")
+        self.assertEqual(verify(model, "--mmproj", self.path("seen/mmproj-F16.gguf"))[:2], (0, b"ok\n"))
+        rc, out, err = verify(self.make("blind", mmproj=None), "--mmproj", self.path("seen/mmproj-F32.gguf"))
+        self.assertEqual((rc, out), (3, b""))
+        self.assertIn("~/seen/mmproj-F32.gguf: tensor ", err)
+        self.assertEqual(verify(self.path("blind"))[:2], (0, b"ok\n"))
+        os.truncate(self.path("seen/mmproj-F32.gguf"), 3000)
+        rc, out, err = verify(model)
+        self.assertEqual((rc, out), (3, b""))
+        self.assertIn("~/seen/mmproj-F32.gguf: ", err)
+        os.unlink(self.path("seen/mmproj-F32.gguf"))
+        damage(model)
+        self.assertIn("~/seen/model.gguf: tensor ", verify(model)[2])
+        self.assertEqual(verify(self.path("blind"), "--mmproj", "/nowhere.gguf")[0], 2)
+        self.assertIn("is no GGUF model", verify(eyes.make(self.path("published")), "--mmproj", self.path("seen/mmproj-F16.gguf"))[2])
+        wide = self.make("narrow", vision_config={**eyes.KINDS["qwen3_vl"].vision, "out_hidden_size": 48})
+        self.assertEqual(verify(wide)[:2], (0, b"ok\n"))  # of another model, and sound
+        self.assertIn("is of another model", verify(wide, "--mmproj", self.path("narrow/mmproj-F32.gguf"))[2])
+
     def test_a_file_beside_a_model_of_text(self):
         model = self.make("seen")
         text = os.path.join(self.path("text"), "model.gguf")

@@ -63,6 +63,26 @@ class Models(driver.Case):
         self.assertEqual(rc, 2)
         self.assertIn("-m tiny is ambiguous: org/tiny-GGUF:BF16, org/tiny-GGUF:Q8_0, org/tiny-GGUF:UD-Q4_K_XL", err)
 
+    def test_towers_are_no_models(self):
+        """Neither in a folder of models, by whatever name, nor in those of other programs; a folder of one model and its tower is that model."""
+        towers = ("mmproj-BF16.gguf", "mmproj-model-f16.gguf", "Tiny-mmproj-F16.gguf", "MMPROJ-F32.gguf")
+        for at in ("models/", "models/both/", ".lmstudio/models/maker/Tiny-GGUF/", ".cache/llama.cpp/"):
+            for tower in towers:
+                self.put(at + tower, one("Q8_0"))
+        self.put("models/only/mmproj-F16.gguf", one("Q8_0"))
+        flat, both = self.put("models/Tiny-Q8_0.gguf", one("Q8_0")), self.put("models/both/Tiny-Q4_K.gguf", one("Q4_K"))
+        self.put(".lmstudio/models/maker/Tiny-GGUF/Tiny-BF16.gguf", one("BF16"))
+        models = os.path.join(self.home, "models")
+        self.env["HEARTH_MODEL_PATH"] = models
+        self.assertEqual(sorted(self.listed()), ["Tiny-Q8_0.gguf", "both", "maker/Tiny-GGUF:BF16"])
+        text = self.run_bin("--models")[1].decode()
+        self.assertNotIn("mmproj", text.lower())
+        self.assertEqual((self.opened(flat), self.opened(os.path.dirname(both))), (flat, os.path.dirname(both)))
+        os.unlink(flat)
+        shutil.rmtree(os.path.dirname(both))
+        rc, err = self.opened(models)
+        self.assertIn("no model found: neither config.json nor a GGUF file", err)
+
     def test_called_by_name(self):
         """Answers, saved sessions and the server call a model ORG/NAME[:QUANT], not by a hash."""
         self.repo("org/ember", "b" * 40, self.ember())

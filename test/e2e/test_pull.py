@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 import unittest
@@ -14,6 +15,10 @@ import driver
 import hub_server
 import tiny
 from small_gguf import gguf, one, read
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "golden"))
+import eyes  # noqa: E402
+import eyes_gguf  # noqa: E402
 
 EMBER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../engine/ember/model")
 NEEDED = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
@@ -27,7 +32,7 @@ class Case(driver.Case):
         ember = {n: read(os.path.join(EMBER, n)) for n in NEEDED}
         self.hub.add("org/ember", {**ember, "README.md": b"text", "onnx/model.onnx": b"x" * 1000, "pytorch_model.bin": b"y" * 1000, "scope.json": b"{}"})
         self.quants = {"Q8_0": one("Q8_0"), "Q4_K": one("Q4_K"), "BF16": one("BF16")}
-        self.hub.add("org/tiny-GGUF", {f"Tiny-{q}.gguf": data for q, data in self.quants.items()} | {"mmproj-F16.gguf": b"GGUFx", "tiny.imatrix.gguf": b"GGUFy", "README.md": b"."})
+        self.hub.add("org/tiny-GGUF", {f"Tiny-{q}.gguf": data for q, data in self.quants.items()} | {"tiny.imatrix.gguf": b"GGUFy", "README.md": b"."})
         self.cache = os.path.join(self.home, ".cache/huggingface/hub")
 
     def folder(self, name="org/ember"):
@@ -123,6 +128,91 @@ class Pull(Case):
         rc, out, err = self.pull("org/sets:Q4_K")
         self.assertEqual(rc, 1)
         self.assertIn("org/sets:Q4_K: the repository lacks Q4_K/Tiny-Q4_K-00001-of-00002.gguf, so the set is incomplete", err)
+
+    def eyes(self, **how):
+        """The bytes of a model that reads images and of its tower."""
+        where = os.path.join(self.home, "eyes")
+        eyes_gguf.make(where, **how)
+        return read(os.path.join(where, "model.gguf")), read(os.path.join(where, "mmproj-F32.gguf"))
+
+    def linked(self, name):
+        """What the snapshot has: {path: the bytes of the file}."""
+        return {f: read(os.path.join(self.snapshot(name), f)) for f in self.names(self.snapshot(name))}
+
+    def test_tower(self):
+        """A quant comes with one file of the vision tower, of several the best; it counts in sizes, is resumed and verified as others are, and the model then sees."""
+        model, tower = self.eyes()
+        others = {kind: tower + kind.encode() for kind in ("F32", "Q8_0", "F16", "BF16")}  # what follows the tensors is ignored
+        names = {"F32": "mmproj-F32.gguf", "Q8_0": "Eyes-mmproj-Q8_0.gguf", "F16": "mmproj-model-f16.gguf", "BF16": "EYES-MMPROJ-bf16.gguf"}
+        files = {"Eyes-Q8_0.gguf": model, "Eyes-Q4_K.gguf": self.quants["Q4_K"]}
+        for kinds in (["F32"], ["F32", "Q8_0"], ["F32", "Q8_0", "F16"], ["F32", "Q8_0", "F16", "BF16"]):
+            name, best = "org/eyes-" + kinds[-1], names[kinds[-1]]
+            self.hub.add(name, {**{names[k]: others[k] for k in kinds}, **files})
+            rc, out, err = self.pull(name + ":Q8_0")
+            self.assertEqual(rc, 0, err)
+            self.complete(name, ["Eyes-Q8_0.gguf", best])
+            size = (len(model) + len(others[kinds[-1]])) / 1000
+            self.assertIn(f"{name}:Q8_0 · {size:.0f} kB in 2 files\n", err)
+            self.assertIn(f"reads images with the tower in {best}\n", err)
+            self.assertIn(f"downloading {size:.0f} kB in 2 files\n", err)
+            self.assertIn(f"pulled {name}:Q8_0: {size:.0f} kB", err)
+            self.assertLess(err.index("reads images"), err.index("downloading"))
+            self.assertEqual([row[2] for row in self.hub.sent(best)], ["header", 0])
+            said = err
+        picture = os.path.join(self.home, "wide.png")
+        with open(picture, "wb") as f:
+            f.write(eyes.picture(96, 40, 0))
+        rc, out, err = self.run_bin("-m", name + ":Q8_0", "-f", picture, "-p", "What is this?", "--temp", "0", "-n", "3", "-v")
+        self.assertEqual(rc, 0, err)
+        self.assertIn("wide.png: 96 x 40 pixels, 12 tokens", err)
+        of = json.loads(self.run_bin("-m", name + ":Q8_0", "--inspect", "--json")[1])["bytes"]
+        self.assertGreater(of["vision"], 10000)
+        fits = f"fits: {(of['all'] + of['vision']) / 1000:.0f} kB of "
+        self.assertIn(fits, said)
+        self.assertIn(fits, self.run_bin("-m", name + ":Q8_0", "--inspect")[1].decode())
+        before = len(self.hub.sent())
+        self.assertIn("is complete already", self.pull(name + ":Q8_0")[2])
+        self.assertEqual(len(self.hub.sent()), before)
+        rows = json.loads(self.run_bin("--models", "--json")[1])
+        self.assertEqual([r["name"] for r in rows if name in r["name"]], [name + ":Q8_0"])
+
+        cut, wrong = "org/eyes-cut", "org/eyes-wrong"  # verified and resumed
+        self.hub.add(cut, {"Eyes-Q8_0.gguf": model, "mmproj-F16.gguf": others["F16"]})
+        self.hub.add(wrong, {"Eyes-Q8_0.gguf": model, "mmproj-F16.gguf": others["Q8_0"]})
+        self.hub.data["mmproj-F16.gguf"] = others["F16"][:-4] + b"F61!"
+        rc, out, err = self.pull(cut + ":Q8_0")
+        self.assertEqual(rc, 1)
+        self.assertIn("mmproj-F16.gguf", err)
+        self.assertFalse(os.path.exists(self.snapshot(cut)))
+        del self.hub.data["mmproj-F16.gguf"]
+        blobs = os.path.join(self.folder(wrong), "blobs")
+        os.makedirs(blobs)
+        half = len(others["Q8_0"]) // 2
+        with open(os.path.join(blobs, hashlib.sha256(others["Q8_0"]).hexdigest() + ".incomplete"), "wb") as f:
+            f.write(others["Q8_0"][:half])
+        self.hub.log.clear()
+        self.assertEqual(self.pull(wrong + ":Q8_0")[0], 0)
+        self.assertEqual([row[2] for row in self.hub.sent("mmproj")], ["header", half])
+        self.complete(wrong, ["Eyes-Q8_0.gguf", "mmproj-F16.gguf"])
+
+    def test_towers_in_folders(self):
+        """The tower is linked beside the model, where it is looked for; of several models in folders each has its own; one that hearth does not compute is named."""
+        model, tower = self.eyes()
+        strange = self.eyes(meta={"clip.projector_type": "gemma3"})[1]
+        self.hub.add("org/deep", {"Q8_0/Eyes-Q8_0.gguf": model, "mmproj-F16.gguf": tower})
+        self.assertEqual(self.pull("org/deep:Q8_0")[0], 0)
+        self.assertEqual(self.linked("org/deep"), {"Q8_0/Eyes-Q8_0.gguf": model, "Q8_0/mmproj-F16.gguf": tower})
+        self.assertTrue(json.loads(self.run_bin("-m", "org/deep:Q8_0", "--inspect", "--json")[1])["images"]["read"])
+        self.hub.add("org/sizes", {"2B/Eyes-2B-Q8_0.gguf": model, "2B/mmproj-F16.gguf": tower, "8B/Eyes-8B-Q4_K.gguf": self.quants["Q4_K"], "8B/mmproj-BF16.gguf": strange})
+        self.assertEqual(self.pull("org/sizes:Q8_0")[0], 0)
+        self.assertEqual(self.linked("org/sizes"), {"2B/Eyes-2B-Q8_0.gguf": model, "2B/mmproj-F16.gguf": tower})
+        self.hub.add("org/strange", {"Eyes-Q8_0.gguf": model, "mmproj-F16.gguf": strange, "mmproj-00001-of-00002.gguf": tower})
+        rc, out, err = self.pull("org/strange:Q8_0")
+        self.assertEqual(rc, 0, err)
+        self.complete("org/strange", ["Eyes-Q8_0.gguf", "mmproj-F16.gguf"])
+        self.assertIn("\nreads no images: mmproj-F16.gguf: a tower of the kind 'gemma3', which hearth does not compute yet\n", err)
+        rc, out, err = self.pull("org/deep")  # one quant, which needs no name
+        self.assertIn("org/deep:Q8_0 is complete already", err)
 
     def test_not_for_hearth(self):
         """A model that hearth cannot open is refused from its headers, before its weights are downloaded; --force pulls it."""

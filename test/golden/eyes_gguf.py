@@ -10,9 +10,10 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "e2e"))
 import eyes  # noqa: E402
 import gguf_convert  # noqa: E402
+import gguf_convert_more  # noqa: E402
 import gguf_formats  # noqa: E402
 
-KINDS = ("qwen3_vl", "qwen3_vl_moe", "qwen3_5")
+KINDS = ("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen4_exp")
 MARK = "<|image_pad|>"
 
 
@@ -38,9 +39,12 @@ def qwen3vl(d):
     return m
 
 
+WRITERS = {"qwen3_5": gguf_convert.qwen35, "qwen4_exp": gguf_convert_more.qwen4exp}
+
+
 def write_text(directory, path):
     kind = json.load(open(os.path.join(directory, "config.json"), encoding="utf-8"))["model_type"]
-    m = gguf_convert.qwen35(directory) if kind == "qwen3_5" else qwen3vl(directory)
+    m = WRITERS.get(kind, qwen3vl)(directory)
     t = eyes.tokenizer()
     by_id = {i: s for s, i in t["model"]["vocab"].items()}
     added = {a["id"]: a["content"].replace("<|image|>", MARK) for a in t["added_tokens"]}
