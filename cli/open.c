@@ -107,16 +107,9 @@ int open_other_model(struct app *a, const char *name, struct error *e) {
     struct error reopen_error;
     int rc = opt_set(&a->opts, OPT_MODEL, name, ORIGIN_CHAT, "/model", e);
     if (!rc && !model_path_is_url(name)) rc = open_find_model(a, e);
-    if (!rc) {
-        open_close(a);
-        rc = open_text(a, e);
-        if (!rc) rc = open_engine(a, e);
-        if (!rc) return 0;
-        open_close(a);
-    }
+    if (!rc && !(rc = open_again(a, e))) return 0;
     a->opts.v[OPT_MODEL] = was;
-    if (a->info) return rc;
-    if (open_text(a, &reopen_error) || open_engine(a, &reopen_error)) open_close(a);
+    if (!a->info) open_again(a, &reopen_error);
     return rc;
 }
 

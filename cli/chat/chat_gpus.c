@@ -80,19 +80,13 @@ static void judge(struct repl *r, struct chat_gpus *g) {
 }
 
 static bool is_answering(const struct repl *r) {
-    for (size_t i = 0; i < r->n_sessions; i++)
-        if (chat_session_is_answering(r->sessions[i])) return true;
-    return r->on_screen || r->n_queue || chat_awaits_consent(r);
+    return chat_session_answering(r) || r->on_screen || r->n_queue || chat_awaits_consent(r);
 }
 
-/* Clients and prompts belong to the engine that is closed. */
 static void use(struct repl *r, struct chat_gpus *g) {
     struct error e;
     g->state = ENDED;
-    for (size_t i = 0; i < r->n_sessions; i++) {
-        engine_client_close(&r->sessions[i]->client);
-        prompt_free(&r->sessions[i]->prompt);
-    }
+    chat_session_leave_engine(r);
     if (open_again(r->app, &e)) {
         screen_print(r, "%s", e.text);
         r->leaving = true;

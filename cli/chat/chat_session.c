@@ -57,6 +57,19 @@ bool chat_session_report_unsaved(void) {
 
 bool chat_session_is_answering(const struct chat_session *t) { return t->turn.running || t->job || t->asking; }
 
+const struct chat_session *chat_session_answering(const struct repl *r) {
+    for (size_t i = 0; i < r->n_sessions; i++)
+        if (chat_session_is_answering(r->sessions[i])) return r->sessions[i];
+    return NULL;
+}
+
+void chat_session_leave_engine(struct repl *r) {
+    for (size_t i = 0; i < r->n_sessions; i++) {
+        engine_client_close(&r->sessions[i]->client);
+        prompt_free(&r->sessions[i]->prompt);
+    }
+}
+
 bool chat_session_report_busy(struct repl *r, struct chat_session *t) {
     if (chat_session_is_answering(t))
         screen_print(r, "its answer is still running in the background; /switch %d shows it, and Ctrl-C then stops it",

@@ -11,6 +11,9 @@ void chat_session_save(struct repl *r, struct chat_session *t); /* saves soon, w
 bool chat_session_report_unsaved(void);
 /* a turn or a tool runs, or a tool call waits for consent */
 bool chat_session_is_answering(const struct chat_session *t);
+const struct chat_session *chat_session_answering(const struct repl *r); /* one that is answering, or NULL */
+/* Closes the clients and prompts of all sessions, which belong to the open engine; the conversations stay. */
+void chat_session_leave_engine(struct repl *r);
 /* true, with a message, while it is answering */
 bool chat_session_report_busy(struct repl *r, struct chat_session *t);
 void chat_session_clear(struct repl *r, struct chat_session *t);

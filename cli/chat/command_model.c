@@ -36,21 +36,14 @@ static bool numbered_model(struct repl *r, const char *arg, char *out, size_t ca
 
 /* Whether a session is answering; prints a message then. */
 static bool report_answering(struct repl *r) {
-    for (size_t i = 0; i < r->n_sessions; i++)
-        if (chat_session_is_answering(r->sessions[i])) {
-            screen_print(r, "session %d is still answering; Ctrl-C stops it, or wait", r->sessions[i]->number);
-            return true;
-        }
-    return false;
+    const struct chat_session *t = chat_session_answering(r);
+    if (t) screen_print(r, "session %d is still answering; Ctrl-C stops it, or wait", t->number);
+    return t != NULL;
 }
 
-/* Opens another model. Clients and prompts belong to the old one; the conversations stay. */
 static void switch_model(struct repl *r, const char *name) {
     struct error e;
-    for (size_t i = 0; i < r->n_sessions; i++) {
-        engine_client_close(&r->sessions[i]->client);
-        prompt_free(&r->sessions[i]->prompt);
-    }
+    chat_session_leave_engine(r);
     int rc = open_other_model(r->app, name, &e);
     if (rc) screen_print(r, "%s", e.text);
     if (!r->app->info) r->leaving = true;

@@ -5,6 +5,7 @@
 #include <strings.h>
 #include <sys/stat.h>
 
+#include "base/hex.h"
 #include "cli/chat/attachments.h"
 #include "cli/chat/screen.h"
 #include "cli/options/paths.h"
@@ -21,12 +22,6 @@ static bool names_image(const char *path) {
     return false;
 }
 
-static int hex(char c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    c |= 0x20;
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 /* Reads the word at s, without its quotes, backslashes and percent signs. Returns its length in the text; 0: it is too
  * long, or its quotes do not end. */
 static size_t read_word(const char *s, size_t n, bool is_url, char *out, size_t cap) {
@@ -35,8 +30,8 @@ static size_t read_word(const char *s, size_t n, bool is_url, char *out, size_t 
     for (; i < n && (quote ? s[i] != quote : !is_blank(s[i])); i++) {
         char c = s[i];
         if (c == '\\' && quote != '\'' && i + 1 < n) c = s[++i];
-        else if (c == '%' && is_url && i + 2 < n && hex(s[i + 1]) >= 0 && hex(s[i + 2]) >= 0) {
-            c = (char)(hex(s[i + 1]) << 4 | hex(s[i + 2]));
+        else if (c == '%' && is_url && i + 2 < n && hex_digit(s[i + 1]) >= 0 && hex_digit(s[i + 2]) >= 0) {
+            c = (char)(hex_digit(s[i + 1]) << 4 | hex_digit(s[i + 2]));
             i += 2;
         }
         if (!c || k + 1 >= cap) return 0;

@@ -14,7 +14,7 @@ struct hub_quant { /* a GGUF file, or a set of parts */
     char label[HUB_QUANT_MAX];
     const struct hub_file *first;
     int n_parts;
-    uint64_t bytes;               /* of the parts */
+    uint64_t bytes;               /* of all parts, without the tower */
     const struct hub_file *tower; /* the file of its vision tower; NULL: the repository has none */
     char missing[300];            /* name of a part that is not listed; "": complete */
 };
@@ -28,7 +28,7 @@ int hub_choice_find(const struct hub_listing *l, const struct hub_quants *q, con
                     struct error *e);
 /* The bytes of all files of a quant. */
 uint64_t hub_choice_quant_bytes(const struct hub_quant *q);
-/* Writes where the tower of a quant stands in a snapshot: beside the first part, where the engine looks for it. */
+/* Writes the path of a quant's tower within a snapshot: in the folder of the first part, where the engine looks. */
 void hub_choice_tower_path(const struct hub_quant *q, char *out, size_t cap);
 /* Adds the files of a quant: its parts, then its tower. */
 int hub_choice_add_quant(const struct hub_listing *l, const struct hub_quant *q, struct hub_set *s, struct error *e);

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/hash.h"
+#include "base/hex.h"
 #include "base/log.h"
 #include "cli/server/ollama.h"
 #include "cli/server/server.h"
@@ -437,10 +438,6 @@ static void add_body(struct http_request *x, const char *data, size_t n) {
 static enum MHD_Result count_length(void *n, enum MHD_ValueKind kind, const char *name, const char *value) {
     *(int *)n += !strcasecmp(name, MHD_HTTP_HEADER_CONTENT_LENGTH);
     return MHD_YES;
-}
-
-static int hex_digit(char c) {
-    return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
 }
 
 size_t serve_unescape(void *unused, struct MHD_Connection *c, char *text) {

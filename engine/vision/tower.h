@@ -35,7 +35,7 @@ struct tower_config {
     int merger_inter;                    /* width of a gated merger */
     bool is_split_patch;                 /* a tensor of weights for each time: .weight, .weight.1 */
     bool is_square_table;            /* the table of positions is [side, side, hidden], else [side * side, hidden] */
-    bool is_interleaved;             /* rotated pairs are neighbours, and turn by column and row in turn */
+    bool is_interleaved;             /* neighbours form a rotated pair; even pairs rotate by column, odd ones by row */
     bool is_deep_by_layer;           /* the number in the name of a deep merger is that of the layer */
     double theta;                    /* base of the rotary frequencies */
     int n_deep;                      /* deep mergers: their outputs are added after the text model's first layers */
@@ -74,15 +74,15 @@ struct tower {
 
 struct tower_family {
     const char *model_type; /* as in config.json */
-    const char *token_key;  /* of the placeholder's id in config.json, beside 'image_token_id' */
-    int32_t image_token;    /* where config.json has none */
+    const char *token_key;  /* key of the image token in config.json, if that has no 'image_token_id'; or NULL */
+    int32_t image_token;    /* the id if config.json has neither */
     /* Fills c from vision_config; root is the whole config.json. ERR_MODEL names what is wrong. */
     int (*parse)(struct tower_config *c, const struct json *root, const char *what, struct error *e);
 };
 /* A tower in a GGUF file of its own, as llama.cpp's converter writes it. */
 struct tower_projector {
     const char *type; /* clip.projector_type */
-    const char *mark; /* text of the placeholder of an image */
+    const char *mark; /* text of the image token */
     /* Fills c from the metadata of the file. ERR_MODEL names what is wrong. */
     int (*parse)(struct tower_config *c, const struct json *meta, const char *what, struct error *e);
 };
@@ -90,10 +90,10 @@ extern const struct tower_projector tower_projector_qwen3;
 extern const struct tower_family tower_family_qwen3_vl, tower_family_qwen3_vl_moe, tower_family_qwen3_5,
     tower_family_qwen3_5_moe, tower_family_qwen4_exp, tower_family_glm4v_moe, tower_family_kimi_k25;
 
-/* Opens the tower of an opened checkpoint; *out is NULL, and why says so, if the model has none that hearth computes.
- * file: a GGUF file that has the tower of a GGUF model (--mmproj); NULL: an mmproj*.gguf beside the model that fits
- * it. A tower that is damaged, or does not fit, is no error but the reason why there is none; of a given file it is
- * ERR_MODEL. ERR_USAGE: a file for a model that is none of GGUF. Vectors are in w's arena. */
+/* Opens the vision tower of an opened checkpoint. If there is none that hearth can compute, *out is NULL and `why` says
+ * why. file: a GGUF file that has the tower of a GGUF model (--mmproj); NULL: an mmproj*.gguf beside the model that
+ * fits it. A tower that is damaged, or does not fit, is no error but the reason why there is none; of a given file it
+ * is ERR_MODEL. ERR_USAGE: a file for a model that is none of GGUF. Vectors are in w's arena. */
 int tower_open(struct tower **out, struct weights *w, const char *file, char *why, size_t why_size, struct error *e);
 void tower_close(struct tower **t);
 void tower_limit(struct tower *t, int tokens); /* makes larger images smaller than the model would have them */

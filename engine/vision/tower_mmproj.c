@@ -27,6 +27,11 @@ static int by_rank(const void *a, const void *b) {
     const int d = gguf_tower_rank(a) - gguf_tower_rank(b);
     return d ? d : strcmp(a, b);
 }
+/* The files in a folder, the one that is tried first at the beginning. */
+static void list_files(struct listing *l, const char *dir) {
+    file_list(dir, on_file, l, NULL);
+    qsort(l->name, (size_t)l->n, sizeof *l->name, by_rank);
+}
 
 /* --- Its metadata ------------------------------------------------------------------------------ */
 
@@ -102,8 +107,7 @@ static int open_beside(struct tower *t, const struct weights *w, char *why, size
     struct error first = {0};
     char path[4096];
     const struct tower_config none = t->config;
-    file_list(w->files.dir, on_file, &l, NULL);
-    qsort(l.name, (size_t)l.n, sizeof *l.name, by_rank);
+    list_files(&l, w->files.dir);
     if (!l.n)
         snprintf(why, why_size,
                  "no file mmproj*.gguf is beside this model, and --mmproj names none; a GGUF model has its vision "
@@ -136,10 +140,7 @@ int tower_mmproj_files(struct checkpoint out[TOWER_MMPROJ_MOST], const struct we
     struct listing l = {.n = 0};
     char path[4096];
     int n = 0, rc = 0;
-    if (!file) {
-        file_list(w->files.dir, on_file, &l, NULL);
-        qsort(l.name, (size_t)l.n, sizeof *l.name, by_rank);
-    }
+    if (!file) list_files(&l, w->files.dir);
     for (; n < (file ? 1 : l.n); n++) {
         if (!file) rc = file_join(path, sizeof path, w->files.dir, l.name[n], e);
         if (!rc) rc = checkpoint_open(&out[n], file ? file : path, e);

@@ -1,4 +1,5 @@
-"""--pull, and -m of a model that is absent: a local hub (hub_server.py), the layout of the cache, interruptions, hostile answers."""
+"""--pull, and -m of a model that is absent: a local hub (hub_server.py), the layout of the cache, interruptions, hostile answers.
+One file, since all classes share the hub and its repositories of setUp()."""
 import fcntl
 import hashlib
 import json
