@@ -1,7 +1,7 @@
-/* y = W x. For few tokens reading W dominates, and the GEMV kernels (or gemm_skinny, gemm_int8_avx2) read it once for
- * KERNEL_TOKENS of them; for more tokens arithmetic dominates, and gemm.h decodes a tile of W once for all tokens. Up
- * to BATCH_INVARIANT_ROWS tokens, and with `exact`, the former is always used: a token has the same bits alone and in a
- * batch. */
+/* y = W x. For few tokens reading W dominates, and the GEMV kernels (or gemm_skinny, gemm_int8_few, gemm_int8_avx2)
+ * read it once for KERNEL_TOKENS of them; for more tokens arithmetic dominates, and gemm.h decodes a tile of W once for
+ * all tokens. Up to BATCH_INVARIANT_ROWS tokens, and with `exact`, the former is always used: a token has the same bits
+ * alone and in a batch. */
 #include <math.h>
 #include <string.h>
 

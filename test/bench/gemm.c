@@ -260,7 +260,8 @@ static int formats(enum cpu_level level, int rounds) {
 
 /* The kernels for a group of a prompt's tokens: GEMV, few tokens, many tokens. */
 static int few(enum cpu_level level, int rounds) {
-    static const uint8_t all[] = {DT_Q4_K, DT_Q5_K, DT_Q6_K, DT_IQ4_XS, DT_Q4_0, DT_MXFP4, DT_Q8_0, DT_E4M3, DT_BF16};
+    static const uint8_t all[] = {DT_Q4_K, DT_Q5_K, DT_Q6_K,    DT_IQ4_XS, DT_Q4_0,  DT_Q5_0, DT_MXFP4, DT_Q8_0,
+                                  DT_Q3_K, DT_Q2_K, DT_IQ3_XXS, DT_IQ2_XS, DT_IQ1_S, DT_E4M3, DT_BF16};
     enum {
         N = sizeof all,
         ROWS = 768,
@@ -281,8 +282,9 @@ static int few(enum cpu_level level, int rounds) {
     memset(scale, 0x3c, ROWS * COLS / 32 * 4);
     for (int i = 0; i < MOST * COLS; i++) x[i] = (float)rnd() * 0x1p-24f - 0.5f;
     printf("%s, level %s, [%d, %d], one thread, share of the FMA peak beside it, best of %d: GEMV / chosen / "
-           "16-bit numbers with AVX2 / many\n%-8s",
-           cpu_describe(), cpu_level_name(level), ROWS, COLS, rounds, "tokens");
+           "%s / many\n%-8s",
+           cpu_describe(), cpu_level_name(level), ROWS, COLS, rounds,
+           level >= CPU_AVX512 ? "8-bit numbers in small batches" : "16-bit numbers with AVX2", "tokens");
     for (int s = 0; s < SIZES; s++) printf("%22d", sizes[s]);
     double peak = 0;
     size_t at = 0;
@@ -304,7 +306,8 @@ static int few(enum cpu_level level, int rounds) {
                                 .row_step = 1,
                                 .dtype = all[f],
                                 .scale_dtype = DT_F32};
-                const struct gemm *ways[WAYS] = {NULL, gemm_for_weights(level, n, MOST, false, &w), &gemm_int16_avx2,
+                const struct gemm *ways[WAYS] = {NULL, gemm_for_weights(level, n, MOST, false, &w),
+                                                 level >= CPU_AVX512 ? &gemm_int8_few : &gemm_int16_avx2,
                                                  gemm_for(level, false)};
                 for (int v = 1; v < WAYS; v++)
                     if (ways[v] && (!gemm_has(ways[v]) || (ways[v]->supports && !ways[v]->supports(&w, MOST))))

@@ -9,7 +9,7 @@
 extern const struct gemm gemm_int8_avxvnni_emulated, gemm_amx_emulated, gemm_amx_few16_emulated, gemm_amx_wide_emulated;
 #ifdef WITH_SIMDE
 extern const struct gemm gemm_few_simde, gemm_few16_simde, gemm_avx512_simde, gemm_avx512bf16_simde, gemm_amx_simde,
-    gemm_amx_few16_simde, gemm_amx_wide_simde, gemm_int8_simde;
+    gemm_amx_few16_simde, gemm_amx_wide_simde, gemm_int8_simde, gemm_int8_few_simde;
 const struct kernels *gemm_kernels_simde(enum cpu_level level);
 /* Formats that these levels leave to the generic decoder. */
 const struct kernels *gemm_kernels_simde(enum cpu_level l) {
@@ -25,6 +25,7 @@ const struct kernels *gemm_kernels_simde(enum cpu_level l) {
 #define gemm_amx_wide_simde   gemm_amx_wide
 #define gemm_few_simde        gemm_skinny
 #define gemm_int8_simde       gemm_int8
+#define gemm_int8_few_simde   gemm_int8_few
 #define gemm_few16_simde      gemm_skinny_bf16
 #endif
 
@@ -271,6 +272,28 @@ static void check_extremes(const struct gemm *g) {
     }
 }
 
+/* Short rows beside one whose scales are infinite. */
+static void check_neighbours(const struct gemm *g) {
+    enum { ROWS = 9, COLS = 160, N = 5 };
+    static const uint8_t formats[] = {DT_Q8_0, DT_Q4_0, DT_Q5_1};
+    for (size_t f = 0; f < sizeof formats; f++) {
+        struct mat w = make(&(struct shape){ROWS, COLS, 1, 0, formats[f], 0, 0, 1});
+        if (!g->supports || g->supports(&w, N)) {
+            begin(g, &w, N, ", beside infinite scales");
+            uint8_t *row = (uint8_t *)w.data + 4 * w.stride;
+            for (size_t i = 0, size = w.stride / (COLS / 32); i < COLS / 32; i++)
+                row[i * size] = 0, row[i * size + 1] = 0x7c;
+            float *x = guarded(sizeof *x * N * COLS), y[N * ROWS];
+            for (int i = 0; i < N * COLS; i++) x[i] = uniform();
+            product(g, &w, x, NULL, COLS, N, 0, ROWS, 1, 1, y, ROWS, false);
+            for (int i = 0; i < N * ROWS; i++)
+                if (isfinite(y[i]) != (i % ROWS != 4))
+                    wrong("row %d, element %d is %g", i / ROWS, i % ROWS, (double)y[i]);
+        }
+        drop();
+    }
+}
+
 int main(void) {
     static const struct shape shapes[] = {
         {64, 256, 128, 128, DT_E4M3, DT_F32, 0, 1},
@@ -343,6 +366,7 @@ int main(void) {
         {&gemm_int16_avx2, 3},
         {&gemm_int16_avxvnni, 3},
         {&gemm_int8, 2},
+        {&gemm_int8_few, 2},
         {&gemm_int8_avx2, 3},
         {&gemm_int8_avxvnni, 3},
         {&gemm_int8_avxvnni_emulated, 3, true},
@@ -362,6 +386,7 @@ int main(void) {
         {&gemm_few_simde, 0, true, true},
         {&gemm_few16_simde, 0, true, true},
         {&gemm_int8_simde, 0, true, true},
+        {&gemm_int8_few_simde, 0, true, true},
         {&gemm_avx512_simde, 0, true, true},
         {&gemm_avx512bf16_simde, 0, true, true},
         {&gemm_amx_simde, 0, true, true},
@@ -409,7 +434,7 @@ int main(void) {
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes && g != &gemm_scalar && !simde; i++)
             if (shapes[i].cols < 1024 && (shapes[i].dtype == DT_E2M1 || shapes[i].dtype >= DT_Q8_0))
                 check_rounded(g, &shapes[i]), cases++;
-        if (g->is_int16 || g->is_int8) check_extremes(g), cases++;
+        if (g->is_int16 || g->is_int8) check_extremes(g), check_neighbours(g), cases += 2;
         printf("%-10s %s %s: %d cases\n", g->name, emulated ? "emulated (speed NOT MEASURED)" : "",
                failures == before ? "ok" : "FAILED", cases);
     }
