@@ -335,6 +335,7 @@ bool __wrap_spin_again(struct spin *s, double most_s) {
     fibers_point();
     return ++s->polls < 3;
 }
+long __real_syscall(long number, ...);
 long __wrap_syscall(long number, ...);
 long __wrap_syscall(long number, ...) { /* hearth's only calls are futexes and a few that no fiber needs */
     va_list args;
@@ -342,7 +343,7 @@ long __wrap_syscall(long number, ...) { /* hearth's only calls are futexes and a
     long a[6];
     for (int i = 0; i < 6; i++) a[i] = va_arg(args, long);
     va_end(args);
-    if (number != SYS_futex) return syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+    if (number != SYS_futex) return __real_syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]);
     const uint32_t *word = (const uint32_t *)a[0];
     if ((a[1] & FUTEX_CMD_MASK) != FUTEX_WAIT) return fibers_point(), 0;
     if (*word == (uint32_t)a[2]) {
