@@ -205,7 +205,8 @@ static int start_server(struct server *s, struct error *e) {
     struct app *a = s->app;
     struct buf line = {0};
     char count[32];
-    s->max_sessions = a->opts.v[OPT_PARALLEL].text ? (int)a->opts.v[OPT_PARALLEL].integer : 16;
+    s->parallel = a->opts.v[OPT_PARALLEL].text ? (int)a->opts.v[OPT_PARALLEL].integer : 16;
+    s->max_sessions = s->parallel + s->parallel / SERVE_RESERVED_SHARE;
     if (!(s->sessions = mem_calloc((size_t)s->max_sessions, sizeof *s->sessions)))
         return error_set(e, ERR_MEMORY, "no memory");
     if (lib_mhd(e)) return ERR_RUNTIME;

@@ -113,7 +113,7 @@ void serve_status_put(struct server *s, struct buf *b) {
             "\"fingerprint\": \"%016llx\", \"parallel\": %d, "
             "\"answered\": %llu, ",
             (long)getpid(), clock_now() - s->started_s, i->context, i->max_context,
-            (unsigned long long)i->kv_token_bytes, (unsigned long long)i->fingerprint, s->max_sessions,
+            (unsigned long long)i->kv_token_bytes, (unsigned long long)i->fingerprint, s->parallel,
             (unsigned long long)s->n_answered);
     buf_str(b, "\"sampling\": {");
     const struct {

@@ -488,13 +488,13 @@ static int begin_turn(struct http_choice *c, struct serve_session *k, struct err
     return 0;
 }
 
-/* False for a client that has all sessions except the reserved ones: it waits until one of its own ends. */
+/* False for a client that has as many sessions as one may: it waits until one of its own ends. */
 static bool client_may_begin(const void *server, const struct fair_entry *t) {
     const struct server *s = server;
     int n = 0;
     for (int i = 0; i < s->n_sessions; i++)
         n += s->sessions[i].choice && s->sessions[i].choice->queue_entry.client == t->client;
-    return n < s->max_sessions - s->max_sessions / SERVE_RESERVED_SHARE;
+    return n < s->parallel;
 }
 
 /* Starts the answers that wait for sessions of a model. */

@@ -21,7 +21,7 @@ enum {
     /* a client may have this many times what remains of the two limits above: one alone gets three quarters, and some
        always remain */
     SERVE_CLIENT_SHARE = 3,
-    SERVE_RESERVED_SHARE = 8,           /* one in this many sessions is reserved: no client may hold all */
+    SERVE_RESERVED_SHARE = 8,           /* for this many answers at once there is one more session for another client */
     SERVE_HEAD_BYTES = 32 << 10,        /* bytes of a request's line and headers */
     SERVE_BODY_BYTES = 16 << 20,        /* bytes of a request's body */
     SERVE_ALL_BODIES_BYTES = 256 << 20, /* total of bodies being read or waiting */
@@ -182,7 +182,7 @@ struct server {
     int compile_fd;           /* readable when a job is done */
     double fast_s, fast_at_s; /* time at full priority that jobs may use, as of fast_at_s */
     struct serve_session *sessions;
-    int n_sessions, max_sessions;
+    int n_sessions, max_sessions, parallel; /* parallel: most that one client may hold */
     int n_connections;
     struct http_connection *connections;
     double accept_again_s; /* accepting failed: retry at this time, or when a connection ends */

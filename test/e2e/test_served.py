@@ -459,7 +459,7 @@ class SeveralModels(Case):
         models = os.path.join(self.home, "models")
         os.mkdir(models)
         os.symlink(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../engine/ember/model"), os.path.join(models, "copy"))
-        for name, data in (("small.gguf", small_gguf.one("Q8_0")), ("cut.gguf", small_gguf.one("Q8_0")[:-5000])):
+        for name, data in (("small.gguf", small_gguf.one("F16")), ("cut.gguf", small_gguf.one("F16")[:-5000])):
             with open(os.path.join(models, name), "wb") as f:
                 f.write(data)
         want = {}

@@ -55,22 +55,22 @@ class Shares(Case):
         self.in_turn(s, clients, [names[i] for i in (0, 3, 4, 6, 7, 1, 5, 2)])
 
     def test_room_for_another(self):
-        """A client with more requests than sessions leaves one session in eight to others."""
+        """Beside a client that has all answers of --parallel, another is answered at once."""
         s = self.serve("--parallel", "8")
-        many = self.job(s, 10)
+        many = self.job(s, 11)
         for c in many:
             c.request("POST", "/v1/chat/completions", json.dumps(ask("read")))
         states = lambda status: sorted(x["state"] for x in status["sessions"])
-        s.settles("seven", lambda status: states(status) == ["prefill"] * 7 + ["waiting"] * 3)
+        s.settles("eight", lambda status: states(status) == ["prefill"] * 8 + ["waiting"] * 3)
         self.assertEqual(s.chat("hello")[1]["choices"][0]["message"]["content"], "You said: hello")
-        self.assertEqual(states(s.status()), ["idle"] + ["prefill"] * 7 + ["waiting"] * 3)
+        self.assertEqual(states(s.status()), ["idle"] + ["prefill"] * 8 + ["waiting"] * 3)
         out = self.run_bin("--status")[1].decode()
         pid = s.status()["sessions"][0]["process"]
-        self.assertEqual(out.count(f", for process {pid}\n"), 8, out)
+        self.assertEqual(out.count(f", for process {pid}\n"), 9, out)
         self.assertIn(f"\n  3 waiting, with prompts of {3 * len('1user2read1assistant2')} tokens, for process {pid}\n", out)
         many.pop().close()
         many.pop(0).close()
-        s.settles("the next one", lambda status: states(status) == ["idle"] + ["prefill"] * 7 + ["waiting"])
+        s.settles("the next one", lambda status: states(status) == ["idle"] + ["prefill"] * 8 + ["waiting"])
 
     def test_room_to_wait(self):
         """A client that fills its part of the waiting queue is refused while others still have room; likewise with connections."""
