@@ -63,7 +63,7 @@ INLINE void scales_k(struct scales_k *to, const uint8_t *const p[4]) {
      * third */
     const __m512i low = _mm512_and_si512(h, _mm512_set1_epi8(0x3f));
     const __m512i last =
-        _mm512_srlv_epi32(_mm512_shuffle_epi32(h, _MM_PERM_DDDD), _mm512_broadcast_i32x4(_mm_setr_epi32(0, 0, 4, 0)));
+        _mm512_srlv_epi32(_mm512_shuffle_epi32(h, 0xff), _mm512_broadcast_i32x4(_mm_setr_epi32(0, 0, 4, 0)));
     const __m512i two = _mm512_and_si512(_mm512_srli_epi32(h, 2), _mm512_set1_epi8(0x30));
     const __m512i high = _mm512_ternarylogic_epi32(two, last, _mm512_set1_epi8(15), 0xf8); /* two | (last & 15) */
     const __m128i order = _mm_setr_epi8(0, 2, 4, 6, 0, 2, 4, 6, 1, 3, 5, 7, 1, 3, 5, 7);
@@ -179,7 +179,9 @@ INLINE void add_fifth_bits(__m512i v[4], __m256i bits) {
 }
 /* The lower or the upper fp16 of each dword. */
 INLINE V halves(__m256i v, const int upper) {
-    return spread_8(_mm256_cvtph_ps(_mm256_cvtepi32_epi16(upper ? _mm256_srli_epi32(v, 16) : v)));
+    const __m256i low = upper ? _mm256_srli_epi32(v, 16) : _mm256_and_si256(v, _mm256_set1_epi32(0xffff)),
+                  packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(low, low), 0xd8);
+    return spread_8(_mm256_cvtph_ps(_mm256_castsi256_si128(packed)));
 }
 
 /* The block at p, row `i` of four whose scales are in `scales`. */

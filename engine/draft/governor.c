@@ -141,8 +141,12 @@ double governor_record(struct governor *g, const struct governor_sample *s) {
     if (!s->is_cold && (s->n_drafted || g->n_since_draft > REST || !g->cost[s->mode][r].n_samples))
         add_sample(&g->cost[s->mode][r], s->seconds, g->n_batches);
     if (s->n_model_drafted && s->n_accepted) g->trial_wait = 0;
-    if (s->n_model_drafted) update_average(&g->draft_token_s, s->draft_s / s->n_model_drafted, 0.25);
-    if (s->n_caught_up) update_average(&g->catch_up_row_s, s->catch_up_s / s->n_caught_up, 0.25);
+    /* the first draft reads the model's weights for the first time, and tells nothing of the next one */
+    if (s->n_model_drafted && g->has_drafted) {
+        update_average(&g->draft_token_s, s->draft_s / s->n_model_drafted, 0.25);
+        if (s->n_caught_up) update_average(&g->catch_up_row_s, s->catch_up_s / s->n_caught_up, 0.25);
+    }
+    g->has_drafted |= s->n_model_drafted > 0;
     if (s->n_drafted && base > 0) saved = (s->n + s->n_accepted) * base / s->n - x;
     saved -= s->draft_s + s->catch_up_s;
     g->account_s = fmin(g->account_s + MAX_LOSS * (x + s->draft_s + s->catch_up_s) + saved, MAX_ACCOUNT * base);

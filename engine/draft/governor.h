@@ -32,6 +32,7 @@ struct governor { /* zero-initialized: nothing is known */
     } accepted[GOVERNOR_LEVELS][GOVERNOR_LENGTH];
     /* cost of one drafted token; of one row that a draft must catch up with. 0: unknown */
     double draft_token_s, catch_up_row_s;
+    bool has_drafted; /* with a model */
     double account_s;
     int n_since_draft;                          /* batches without drafts since the last one with drafts */
     uint64_t n_batches, last_trial, trial_wait; /* batches so far; last trial; batches to wait before the next trial */

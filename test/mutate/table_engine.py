@@ -119,6 +119,7 @@ change("rope-second-batch", "positions restart at 0 in each batch of a prompt", 
 change("rope-decode", "a decoded token is rotated by the position before its own", "golden_positions", (STEP, "m->host.pos[m->n + i] = from->pos + i", "m->host.pos[m->n + i] = from->pos + i - 1"))
 change("draft-trusted", "a drafted token is accepted whatever was sampled", "unit_draft; world_seeds", ("engine/session/session_turn.c", "continues = id == drafted", "continues = drafted >= 0"))
 change("draft-cold", "a batch that reads experts for the first time counts in the measured decode time", "unit_draft", ("engine/session/decode_batch.c", "sample->is_cold = result.is_cold", "sample->is_cold = false"))
+change("draft-first", "the governor takes the first draft of a model, which reads its weights, for a usual one", "unit_governor", ("engine/draft/governor.c", "if (s->n_model_drafted && g->has_drafted) {", "if (s->n_model_drafted) {"))
 change("draft-cold-governor", "the governor learns from batches that read weights for the first time", "unit_governor", ("engine/draft/governor.c", "if (!s->is_cold && (", "if (("))
 change("draft-paged", "a draft requested together with paged decoding is dropped without a message", "unit_draft", ("engine/session/engine_check.c", "p->draft > DRAFT_AUTO", "p->draft > DRAFT_INT4"))
 change("plan-error", "--plan states a smaller error than the held-out rows have", "sim_foresight", ("engine/plan/plan_write.h", "PLAN_DECODE_ERROR = 35", "PLAN_DECODE_ERROR = 7"))
