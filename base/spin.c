@@ -31,5 +31,7 @@ bool spin_again(struct spin *s, double most_s) {
     const bool lost = now - s->last_s > LOST_S;
     if (lost) n_skipped = SKIPPED;
     s->last_s = now;
-    return !lost && now - s->begin_s < most_s;
+    const bool in_vain = now - s->begin_s >= most_s;
+    if (in_vain) n_skipped = SKIPPED;
+    return !lost && !in_vain;
 }

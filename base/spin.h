@@ -13,5 +13,5 @@ struct spin { /* of one wait; zero at its begin */
 /* Pauses the CPU for a moment. Returns whether to poll again: always for the first tens of microseconds, then for
  * most_s seconds. A thread that the kernel takes off its CPU in these has too many neighbours: polling delays them, and
  * it is woken faster than it gets the CPU back. So it ends this wait's timed phase and skips those of its next
- * waits. */
+ * waits. It skips them, too, after a wait in vain: another thread has lost its CPU, and gets this one if it sleeps. */
 bool spin_again(struct spin *s, double most_s);

@@ -109,6 +109,11 @@ static void ends(void) {
         polls_on |= spin_again(&s, 0.5);
     }
     CHECK(!polls_on);
+    begin_case("wait after one in vain");
+    struct spin s = {0};
+    while (spin_again(&s, 2e-4)) {
+    }
+    CHECK(polls_of(1e9) == polls_of(0));
 }
 
 int main(void) {
