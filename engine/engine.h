@@ -33,8 +33,8 @@ struct engine_params {         /* zero-initialized: all defaults */
     enum exec_mode prefill, decode;
     const char *calibration_dir; /* directory of calibration results; NULL: assume speeds, do not measure */
     const char *split;           /* split policy (placement/split.h); NULL: the cheapest by the cost model */
-    /* device memory for routed experts: "layers", "auto", "off", experts per layer ("8") or bytes ("4G"), "pinned",
-     * "pinned:8", "pinned:4G"; NULL: off */
+    /* device memory for routed experts: "layers", "auto", "off", experts per layer ("8") or bytes ("4G"); "pinned",
+     * "moving" or "sent", also with a size ("pinned:8", "sent:4G"); NULL: off */
     const char *expert_cache;
     const char *usage_dir; /* directory that keeps how often experts are used, per checkpoint; NULL: none */
     const char *evict;     /* eviction policy of the expert pool (experts/score.h); NULL: the default */

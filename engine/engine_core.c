@@ -137,7 +137,8 @@ static int open_runtime(struct engine *eng, struct error *e) {
         eng->params.decode == DECODE_CPU && eng->params.prefill != MODE_AUTO && eng->params.prefill != PREFILL_BLEND;
     eng->machine.whole_layers = eng->params.prefill == PREFILL_BLEND;
     if ((rc = decode_open(&eng->machine.decode, &eng->machine, (enum dtype)eng->params.kv, e))) return rc;
-    if (decode_pinned_share(eng->machine.decode) > 0) eng->cost.is_deterministic = true;
+    if (decode_pinned_share(eng->machine.decode) > 0 || decode_sends_experts(eng->machine.decode))
+        eng->cost.is_deterministic = true;
     if ((eng->params.draft == DRAFT_MTP || eng->params.draft == DRAFT_AUTO) && !eng->params.custom_draft &&
         (rc = mtp_open(&eng->mtp, &eng->weights, eng->machine.cpu, eng->info.context, (enum dtype)eng->params.kv, e)))
         return rc;

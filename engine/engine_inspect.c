@@ -123,7 +123,8 @@ static void json_placement(struct buf *b, const struct decode *s) {
         if (r->item == PLACED_EXPERTS) buf_fmt(b, ",\"each\":%d", r->per_layer);
         if (r->item == PLACED_EXPERTS && r->device >= 0)
             buf_fmt(b, ",\"class\":\"%s\",\"choices\":%.3f",
-                    r->is_cached   ? "cached"
+                    r->is_sent     ? "sent"
+                    : r->is_cached ? "cached"
                     : r->is_pinned ? "pinned"
                                    : "resident",
                     r->choices);

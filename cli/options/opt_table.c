@@ -195,7 +195,7 @@ const struct opt_def opt_table[OPT_COUNT] = {
     [OPT_SPLIT] = {"split", 0, OPT_CHOICE, SETTING, MACHINE, "POLICY", "auto hybrimoe trimoe cut", .def = "auto",
                    .help = "which experts a device computes"},
     [OPT_EXPERT_CACHE] = {"expert-cache", 0, OPT_TEXT, SETTING, MACHINE, "SIZE", .def = "auto",
-                          .help = "routed experts on a device: auto, layers, pinned, N per layer, SIZE (4G), off"},
+                          .help = "routed experts on a device: auto, layers, pinned, moving, sent, N, SIZE (4G), off"},
     [OPT_EVICT] = {"evict", 0, OPT_CHOICE, SETTING, MACHINE, "POLICY", "auto lru lfu mrs ema lookahead", .def = "auto",
                    .help = "eviction policy of that cache"},
     [OPT_DRAFT] = {"draft", 0, OPT_CHOICE, SETTING | OPT_OR_PATH, MACHINE, "HOW", "auto none lookup mtp int4",

@@ -180,7 +180,7 @@ static struct result decode(const struct bench *b, enum system system, int rows)
     x.here = calloc((size_t)(r->layers * r->experts), 1);
     x.score_mem = calloc(1, score_bytes(r->layers, r->experts));
     if (!x.here || !x.score_mem) abort();
-    score_open(&x.score, score_find(system == SENT ? "lru" : "mrs"), r->layers, r->experts, r->topk, x.score_mem);
+    score_open(&x.score, score_find("mrs"), r->layers, r->experts, r->topk, x.score_mem);
     pin_most_used(&x);
     double began = 0;
     for (int t = PROFILE; t < PROFILE + WARM + STEPS; t++) {

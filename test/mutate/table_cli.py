@@ -305,7 +305,7 @@ change("experts-columns", "gate and up of experts that are transposed at load ti
 change("images-bias", "the router of text has the selection bias of images", "golden_gqa_images", ("engine/weights/params_ffn.c", ".slice = {.total_rows = 2 * c->n_experts, .step = 1}", ".slice = {.total_rows = 2 * c->n_experts, .step = 1, .first = c->n_experts}"))
 change("images-layers", "layers with experts for images alone count as layers with experts", "unit_config_experts", ("engine/model/ernie4_5_moe.c", "if (moe[0] != moe[1]) config_fail", "if (0) config_fail"))
 change("images-more", "any expert past those of text is taken for one of images", "e2e_bad_weights", ("engine/weights/weights_open.c", "expert < end", "expert > 0"))
-change("expert-norm-pool", "experts of a pool skip the norm of their outputs", "golden_stream_gates", ("engine/exec/decode/expert_pool_layer.c", "TRY(expert_io_norm(", "if (0) TRY(expert_io_norm("))
+change("expert-norm-pool", "experts of a pool skip the norm of their outputs", "golden_stream_gates", ("engine/exec/decode/expert_pool_part.c", "TRY(expert_io_norm(", "if (0) TRY(expert_io_norm("))
 change("unused-experts", "a model whose layers are all dense keeps its experts", "unit_config_experts", ("engine/model/config_parse.c", "if (!r.rc) drop_unused_experts(c);", ""))
 change("expert-norm-blend", "blended prefills skip the norm of experts' outputs", "golden_stream_gates", ("engine/exec/blend/blend_device.c", "if (p->expert_norms) g.norm =", "if (0) g.norm ="))
 change("expert-norm-group", "groups of streamed experts skip the norm of their outputs", "golden_stream_gates", ("engine/exec/stream/slp_compute.c", ".norm = y->expert_out_norm,", ".norm = NULL,"))
