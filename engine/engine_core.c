@@ -1,6 +1,7 @@
 /* Opens and closes an engine: weights, CPU, devices, thread. */
 #include "engine/engine_core.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -125,7 +126,8 @@ static int open_runtime(struct engine *eng, struct error *e) {
     eng->machine.cost_model = &eng->cost_model;
     eng->machine.split_policy = eng->params.split ? split_find(eng->params.split) : &split_policies[0];
     const char *usage_dir;
-    eng->machine.expert_cache = engine_expert_cache(&eng->params, &usage_dir);
+    eng->machine.expert_cache =
+        engine_expert_cache(&eng->params, eng->weights.files.fingerprint, &usage_dir, eng->machine.expert_cache_why);
     if (c->n_experts && eng->machine.gpus &&
         (rc = usage_profile_open(&eng->machine.usage, c, usage_dir, eng->weights.files.fingerprint, e)))
         return rc;
@@ -328,6 +330,7 @@ static int fill_expert_map(void *arg) {
     decode_expert_map(p->e->machine.decode, p->m->n_used, p->m->device_rank);
     struct decode_expert_device d[GPU_MAX];
     p->m->n_devices = decode_expert_devices(p->e->machine.decode, d);
+    snprintf(p->m->tuned, sizeof p->m->tuned, "%s", p->e->machine.expert_cache_why);
     for (int i = 0; i < p->m->n_devices; i++)
         p->m->device[i] = (struct expert_device){.rank = d[i].rank,
                                                  .layers = d[i].layers,

@@ -146,7 +146,7 @@ static int json_devices(struct buf *b, const struct engine_params *p, const stru
     struct numa nodes;
     const char *usage_dir;
     struct runtime m = {.w = w, .expert_bytes = weights_expert_bytes(w)};
-    m.expert_cache = engine_expert_cache(p, &usage_dir);
+    m.expert_cache = engine_expert_cache(p, w->files.fingerprint, &usage_dir, m.expert_cache_why);
     int rc = w->config.n_experts && usage_dir
                  ? usage_profile_open(&m.usage, &w->config, usage_dir, w->files.fingerprint, e)
                  : 0;

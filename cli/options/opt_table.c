@@ -248,6 +248,8 @@ const struct opt_def opt_table[OPT_COUNT] = {
                             "measure how well the model predicts the text of FILE, in windows of -c N tokens (512)"},
     [OPT_KL] = {"kl", 0, OPT_TEXT, 0, MEASURE, "MODEL",
                 .help = "with --perplexity: how far its predictions are from those of MODEL", .names = "models"},
+    [OPT_TUNE] = {"tune", 0, OPT_FLAG, OPT_SELECTS_MODE, MEASURE,
+                  .help = "measure which routed experts devices should keep, and use that from then on"},
     [OPT_PLAN] = {"plan", 0, OPT_TEXT, OPT_SELECTS_MODE, MEASURE, "MACHINE",
                   .help = "predict the speeds of a described machine; --plan list shows the known ones",
                   .names = "machines"},

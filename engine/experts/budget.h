@@ -11,6 +11,7 @@
  * per layer as fit (decode_experts.c compares both). BUDGET_EACH: all experts of all layers, or as many per layer as
  * fit. The others: none; n per layer; n bytes. */
 enum budget_request { BUDGET_AUTO, BUDGET_LAYERS, BUDGET_EACH, BUDGET_OFF, BUDGET_EXPERTS, BUDGET_BYTES };
+enum { EXPERT_CACHE_WHY = 256 }; /* bytes of a sentence about where the choice of experts comes from */
 /* What a user asks for. */
 struct expert_cache {
     enum budget_request request;

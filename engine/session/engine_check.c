@@ -1,5 +1,6 @@
 #include "engine/session/engine_check.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,6 +8,7 @@
 #include "base/mem.h"
 #include "cpu/cpu.h"
 #include "engine/experts/score.h"
+#include "engine/experts/tuned.h"
 #include "engine/placement/split.h"
 #include "gpu/spec.h"
 
@@ -52,9 +54,29 @@ int engine_parse_expert_cache(const char *text, struct expert_cache *out) {
     return 0;
 }
 
-struct expert_cache engine_expert_cache(const struct engine_params *p, const char **usage_dir) {
+/* Replaces *x by what --tune has found to be faster. */
+static void follow_tuned(const struct engine_params *p, uint64_t fingerprint, struct expert_cache *x,
+                         char why[EXPERT_CACHE_WHY]) {
+    struct tuned t;
+    struct expert_cache tuned;
+    if (p->deterministic || !p->tuned_dir || !tuned_read(p->tuned_dir, fingerprint, p->machine, &t)) return;
+    if (t.is_of_other)
+        snprintf(why, EXPERT_CACHE_WHY,
+                 "--tune chose %s on another machine or with other devices, which does not count here: hearth MODEL "
+                 "--tune measures again",
+                 t.choice);
+    else if (!engine_parse_expert_cache(t.choice, &tuned)) {
+        *x = tuned;
+        snprintf(why, EXPERT_CACHE_WHY, "--expert-cache %s by --tune: %s", t.choice, t.why);
+    }
+}
+
+struct expert_cache engine_expert_cache(const struct engine_params *p, uint64_t fingerprint, const char **usage_dir,
+                                        char why[EXPERT_CACHE_WHY]) {
     struct expert_cache x;
     engine_parse_expert_cache(p->expert_cache, &x);
+    *why = 0;
+    if (x.request == BUDGET_AUTO) follow_tuned(p, fingerprint, &x, why);
     if (p->deterministic && x.request == BUDGET_AUTO) x.is_pinned = false;
     *usage_dir = p->deterministic && !x.is_pinned ? NULL : p->usage_dir;
     return x;
@@ -100,4 +122,12 @@ int engine_read_topology(struct numa *nodes, const char *topology, struct error 
     if (!rc) rc = numa_parse(nodes, text, err);
     mem_free(text);
     return rc;
+}
+
+int engine_store_tuned(const struct engine_params *p, uint64_t fingerprint, const char *choice, const char *why,
+                       struct error *e) {
+    struct expert_cache x;
+    if (!p->tuned_dir || engine_parse_expert_cache(choice, &x))
+        return error_set(e, ERR_USAGE, "--tune: %s cannot be stored", choice);
+    return tuned_write(p->tuned_dir, fingerprint, p->machine, choice, why, e);
 }

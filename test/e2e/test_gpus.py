@@ -115,6 +115,73 @@ class Gpus(driver.Case):
         self.assertEqual(text, self.devices("--gpus", "none")[1])
 
 
+class Tune(driver.Case):
+    SMALL = ("--gpus", "emu:1,cpu=scalar,mem=12M")  # half of the layers' experts fit
+
+    def setUp(self):
+        super().setUp()
+        self.use_ember_as_any_model()
+        self.folder = os.path.join(self.home, ".cache/hearth/tuned")
+
+    def placed(self, *args):
+        rc, _, err = self.run_bin("-p", "What is it?", "--temp", "0", "-n", "6", "--explain", *args)
+        self.assertIn(rc, (0, 4), err)
+        return err.split("on devices: ")[1]
+
+    def tune(self, *args):
+        rc, out, err = self.run_bin("--tune", "-n", "12", *args)
+        self.assertEqual(rc, 0, err)
+        return out.decode(), err
+
+    def rewrite(self, line, text):
+        """Replaces a line of the stored verdict."""
+        name = os.path.join(self.folder, *os.listdir(self.folder))
+        with open(name, encoding="utf-8") as f:
+            lines = f.read().splitlines(keepends=True)
+        lines[line] = text
+        with open(name, "w", encoding="utf-8") as f:
+            f.writelines(lines)
+
+    def test_the_fastest_placement_is_used(self):
+        self.assertNotIn("--tune", self.placed(*self.SMALL))
+        got = json.loads(self.tune("--json", *self.SMALL)[0])
+        rates = {p["expert_cache"]: p["tokens_per_s"] for p in got["measured"]}
+        self.assertEqual(list(rates)[1:], ["sent", "moving"])  # pinned or layers before them, by the record of earlier runs
+        self.assertTrue(all(r > 0 for r in rates.values()) and max(rates.values()) <= 1.07 * rates[got["chosen"]], got)
+        self.assertTrue(all(0 < p["hits"] < 1 for p in got["measured"][1:]), got)
+        self.assertIn("--expert-cache " + got["chosen"] + " by --tune: ", self.placed(*self.SMALL))
+        # whatever was stored is used
+        for choice, what in (("sent", "those that they lack are sent"), ("moving:2", "experts that they cache"), ("pinned", "experts that are pinned"), ("off", "none were to be kept")):
+            self.rewrite(1, choice + "\n")
+            self.assertIn(what, self.placed(*self.SMALL))
+            self.assertIn("by --tune", self.placed(*self.SMALL))
+        self.rewrite(1, "sent\n")
+        rows = json.loads(self.run_bin("--inspect", "--json", *self.SMALL)[1])["runs"]["where"]
+        self.assertEqual([r["class"] for r in rows if "class" in r], ["sent"])
+        # not with another value, --deterministic, or other devices
+        for args in (("--expert-cache", "layers", *self.SMALL), ("--deterministic", *self.SMALL)):
+            self.assertNotIn("--tune", self.placed(*args))
+        other = self.placed("--gpus", "emu:1,cpu=scalar,mem=11M")
+        self.assertIn("--tune chose sent on another machine", other)
+        self.assertNotIn("are sent;", other)
+        # a damaged file counts as none; measuring again replaces it
+        for line, text in ((1, "everything\n"), (2, "no end of line"), (0, "x" * 3000 + "\n")):
+            self.rewrite(line, text)
+            self.assertNotIn("by --tune", self.placed(*self.SMALL))
+        self.assertIn("stored: this model uses", self.tune(*self.SMALL)[1])
+        self.assertIn("by --tune", self.placed(*self.SMALL))
+
+    def test_nothing_to_choose(self):
+        out, err = self.tune("--gpus", "emu:1")
+        self.assertRegex(out, r"^layers +[\d.]+ tokens/s; all experts of 4 of 4 layers")
+        self.assertIn("nothing to choose: all routed experts are on devices", err)
+        self.assertFalse(os.path.exists(self.folder))
+        for args, why in ((("--gpus", "none"), "no GPU is used"), ((*self.SMALL, "-n", "3"), "too short to measure")):
+            rc, out, err = self.run_bin("--tune", *args)
+            self.assertEqual((rc, out), (2, b""))
+            self.assertIn(why, err)
+
+
 class Chats(driver.ChatCase):
     """A chat checks cards of an unknown kind while it answers, and uses them if they are right."""
 

@@ -385,6 +385,11 @@ change("predict-victim", "the value of the evicted expert is ignored", "unit_pre
 change("predict-late", "an expert that arrives too late counts as fully useful", "unit_predict", (PREDICT, "if (computed_s > with) with = computed_s;", ";"))
 change("predict-always", "routers are evaluated although predictions never pay", "unit_predict", (PREDICT, "p->n_batches++ % RETRY_BATCHES == 0 || p->n_unused < UNUSED_MOST", "p->n_batches++ < 1u << 31"))
 change("experts-fixed", "with --deterministic experts are still moved", "gpu_pinned_experts; gpu_expert_pool", (PINNED, "return m->expert_cache.is_pinned || (!m->expert_cache.is_sent && m->cost && m->cost->is_deterministic);", "return m->expert_cache.is_pinned;"))
+TUNED = "engine/session/engine_check.c"
+change("tune-unused", "what --tune has stored is not used", "e2e_gpus", (TUNED, "if (x.request == BUDGET_AUTO) follow_tuned(", "if (0) follow_tuned("))
+change("tune-elsewhere", "what --tune has measured on another machine is used", "e2e_gpus", ("engine/experts/tuned.c", "is_whole && strcmp(of, machine) != 0;", "false;"))
+change("tune-deterministic", "--deterministic follows what was measured", "e2e_gpus", (TUNED, "if (p->deterministic || !p->tuned_dir", "if (!p->tuned_dir"))
+change("tune-slowest", "--tune stores the slowest placement", "e2e_gpus", ("cli/modes/tune.c", "if (p[i].rate > best->rate * MIN_GAIN)", "if (p[i].rate * MIN_GAIN < best->rate)"))
 SENT = "engine/exec/decode/expert_pool_sent.c"
 change("sent-transit", "an expert overwrites another in its transit slot before that is computed", "gpu_pinned_experts", (SENT, "if (to->n_transit == EXPERT_POOL_TRANSIT) TRY(flush_part(x, micro, layer, to));", "to->n_transit %= EXPERT_POOL_TRANSIT;"))
 change("sent-lost", "sent experts that passed through transit slots are not computed", "gpu_pinned_experts; gpu_expert_pool", (SENT, "TRY(expert_pool_run_part(x, micro, layer, &to->part));\n    to->any", "to->any"))

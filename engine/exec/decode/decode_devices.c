@@ -278,6 +278,9 @@ void decode_set_placement_why(struct decode *s, const char *layers_why) {
     size_t at = strlen(s->placement_why);
     if (at) at += (size_t)snprintf(s->placement_why + at, sizeof s->placement_why - at, "; ");
     placement_report_reasons(&list, s->placement_why + at, sizeof s->placement_why - at);
+    at = strlen(s->placement_why);
+    if (*s->m->expert_cache_why && s->n_dev)
+        snprintf(s->placement_why + at, sizeof s->placement_why - at, "; %s", s->m->expert_cache_why);
 }
 
 int decode_devices_open(struct decode *s, struct error *e) {
