@@ -61,7 +61,7 @@ FLOORS = [
         "cli/tools": TURN + ["cli/turn", "cli/remote/lib_curl.h", "cli/remote/remote_connection.h"],
         "cli/chat": TURN + ["cli/turn", "cli/tools", "cli/saved", "cli/modes/models.h"],
         "cli/remote": TURN + ["cli/turn", "cli/server/resident.h"],
-        "cli/server": TURN + ["cli/turn"],
+        "cli/server": TURN + ["cli/turn", "cli/tools/gpu_check.h"],
         "cli/hub": TURN + ["cli/turn", "cli/remote", "cli/modes/bandwidth.h", "cli/modes/verdict.h"],
         "cli/modes": TURN + ["cli/turn", "cli/tools", "cli/saved"],
         "cli": TURN + ["cli/turn", "cli/tools", "cli/chat", "cli/saved", "cli/remote", "cli/server", "cli/modes", "cli/hub"],
