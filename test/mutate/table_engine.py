@@ -393,6 +393,7 @@ change("tune-slowest", "--tune stores the slowest placement", "e2e_gpus", ("cli/
 SENT = "engine/exec/decode/expert_pool_sent.c"
 change("sent-transit", "an expert overwrites another in its transit slot before that is computed", "gpu_pinned_experts", (SENT, "if (to->n_transit == EXPERT_POOL_TRANSIT) TRY(flush_part(x, micro, layer, to));", "to->n_transit %= EXPERT_POOL_TRANSIT;"))
 change("sent-lost", "sent experts that passed through transit slots are not computed", "gpu_pinned_experts; gpu_expert_pool", (SENT, "TRY(expert_pool_run_part(x, micro, layer, &to->part));\n    to->any", "to->any"))
+change("sent-unscanned", "experts with NaN are sent to devices", "e2e_bad_weights", (SENT, "nan_scan_experts(&r->scan, layer, x->cpu_ids, n, e)", "0 * n"))
 change("sent-pinned", "with --deterministic the first experts are pinned instead of sent", "gpu_expert_pool", (PINNED, "(!m->expert_cache.is_sent && m->cost &&", "(m->cost &&"))
 change("pinned-ignored", "pinned experts are the first of each layer, whatever the profile says", "gpu_pinned_experts", (PINNED, "if (m->expert_cache.is_pinned && m->usage) usage_profile_pinned(m->usage, layer, n, ids);", ";"))
 change("pinned-written", "a profile that pinned experts is written at the end", "gpu_pinned_experts; gpu_expert_pool", (USAGE, "u->is_kept = is_from_file && n_tokens(u) >= settled;", "u->is_kept = false;"))
