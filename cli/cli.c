@@ -20,6 +20,7 @@
 #include "cli/modes/oneshot_json.h"
 #include "cli/modes/perplexity.h"
 #include "cli/modes/plan.h"
+#include "cli/modes/tune.h"
 #include "cli/modes/use.h"
 #include "cli/open.h"
 #include "cli/report.h"
@@ -185,6 +186,7 @@ static int run_mode(struct app *a, struct error *e) {
                  {OPT_STATUS, resident_status_print},
                  {OPT_STOP, resident_status_stop},
                  {OPT_PLAN, plan_run},
+                 {OPT_TUNE, tune_run},
                  {OPT_MODELS, models_print},
                  {OPT_USE, use_run},
                  {OPT_PULL, hub_pull_run},

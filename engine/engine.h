@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/exec_mode.h"
 #include "base/mat.h"
+#include "engine/engine_experts.h"
 #include "engine/sampling/sampling.h"
 
 struct engine;
@@ -33,9 +34,11 @@ struct engine_params {         /* zero-initialized: all defaults */
     enum exec_mode prefill, decode;
     const char *calibration_dir; /* directory of calibration results; NULL: assume speeds, do not measure */
     const char *split;           /* split policy (placement/split.h); NULL: the cheapest by the cost model */
-    /* device memory for routed experts: "layers", "auto", "off", experts per layer ("8") or bytes ("4G"), "pinned",
-     * "pinned:8", "pinned:4G"; NULL: off */
+    /* device memory for routed experts: "layers", "auto", "off", experts per layer ("8") or bytes ("4G"); "pinned",
+     * "moving" or "sent", also with a size ("pinned:8", "sent:4G"); NULL: off */
     const char *expert_cache;
+    const char *tuned_dir; /* directory of what --tune has measured, per checkpoint; NULL: none */
+    const char *machine;   /* with tuned_dir: a line that names this machine and its devices */
     const char *usage_dir; /* directory that keeps how often experts are used, per checkpoint; NULL: none */
     const char *evict;     /* eviction policy of the expert pool (experts/score.h); NULL: the default */
     bool deterministic;    /* decide by the cost table only, never by measurements taken in use */
@@ -126,24 +129,6 @@ double engine_read_bandwidth(struct engine *eng, int rounds);
 uint64_t engine_token_bytes(const struct engine *eng);
 /* FLOPs of the linear layers per prompt token, without the LM head. */
 uint64_t engine_token_flops(const struct engine *eng);
-
-enum { ENGINE_MAX_DEVICES = 8 };
-/* How often decode batches used each routed expert since opening, and its device. */
-struct expert_map {
-    int n_layers, n_experts;
-    uint32_t *n_used;    /* [n_layers, n_experts] tokens that chose the expert; 0 for layers without experts */
-    int8_t *device_rank; /* [n_layers, n_experts] device rank; -1: host memory only */
-    int n_devices;       /* devices that hold layers of the model */
-    struct expert_device {
-        /* layers with experts; of these with all experts on the device; experts in its pool; pinned */
-        int rank, layers, resident_layers, cached, pinned;
-        uint64_t resident_bytes, cached_bytes, pinned_bytes;
-        uint64_t chosen, hits; /* choices of its rows in these layers; of these computed on the device */
-    } device[ENGINE_MAX_DEVICES];
-};
-/* Waits for the running decode batch. Free the map with engine_expert_map_free(). ERR_MEMORY: nothing to free. */
-int engine_expert_map(struct engine *eng, struct expert_map *out, struct error *e);
-void engine_expert_map_free(struct expert_map *m);
 
 /* An image for prompts, in the size that the model reads. Decodes the bytes of a PNG, JPEG or WebP file; what names it
  * in errors. ERR_USAGE if the model reads no images; ERR_RUNTIME: not an image, damaged, or too large. Any thread. */
@@ -277,7 +262,7 @@ struct turn_stats {
     struct expert_stats experts;            /* chosen 0: no decode batch ran on devices with experts */
     const char *prefill_mode, *decode_mode; /* names of modes; a paged batch also prefills by "paged" */
     /* --explain: reasons for the modes, one line each, and expected times; 0: none */
-    char prefill_why[440], decode_why[660];
+    char prefill_why[440], decode_why[960];
     double prefill_expected_s, batch_expected_s, batch_s; /* figures of the turn's last decode batch */
 };
 struct event {

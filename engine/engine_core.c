@@ -1,6 +1,7 @@
 /* Opens and closes an engine: weights, CPU, devices, thread. */
 #include "engine/engine_core.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -125,7 +126,8 @@ static int open_runtime(struct engine *eng, struct error *e) {
     eng->machine.cost_model = &eng->cost_model;
     eng->machine.split_policy = eng->params.split ? split_find(eng->params.split) : &split_policies[0];
     const char *usage_dir;
-    eng->machine.expert_cache = engine_expert_cache(&eng->params, &usage_dir);
+    eng->machine.expert_cache =
+        engine_expert_cache(&eng->params, eng->weights.files.fingerprint, &usage_dir, eng->machine.expert_cache_why);
     if (c->n_experts && eng->machine.gpus &&
         (rc = usage_profile_open(&eng->machine.usage, c, usage_dir, eng->weights.files.fingerprint, e)))
         return rc;
@@ -137,7 +139,8 @@ static int open_runtime(struct engine *eng, struct error *e) {
         eng->params.decode == DECODE_CPU && eng->params.prefill != MODE_AUTO && eng->params.prefill != PREFILL_BLEND;
     eng->machine.whole_layers = eng->params.prefill == PREFILL_BLEND;
     if ((rc = decode_open(&eng->machine.decode, &eng->machine, (enum dtype)eng->params.kv, e))) return rc;
-    if (decode_pinned_share(eng->machine.decode) > 0) eng->cost.is_deterministic = true;
+    if (decode_pinned_share(eng->machine.decode) > 0 || decode_sends_experts(eng->machine.decode))
+        eng->cost.is_deterministic = true;
     if ((eng->params.draft == DRAFT_MTP || eng->params.draft == DRAFT_AUTO) && !eng->params.custom_draft &&
         (rc = mtp_open(&eng->mtp, &eng->weights, eng->machine.cpu, eng->info.context, (enum dtype)eng->params.kv, e)))
         return rc;
@@ -327,6 +330,7 @@ static int fill_expert_map(void *arg) {
     decode_expert_map(p->e->machine.decode, p->m->n_used, p->m->device_rank);
     struct decode_expert_device d[GPU_MAX];
     p->m->n_devices = decode_expert_devices(p->e->machine.decode, d);
+    snprintf(p->m->tuned, sizeof p->m->tuned, "%s", p->e->machine.expert_cache_why);
     for (int i = 0; i < p->m->n_devices; i++)
         p->m->device[i] = (struct expert_device){.rank = d[i].rank,
                                                  .layers = d[i].layers,

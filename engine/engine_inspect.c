@@ -123,7 +123,8 @@ static void json_placement(struct buf *b, const struct decode *s) {
         if (r->item == PLACED_EXPERTS) buf_fmt(b, ",\"each\":%d", r->per_layer);
         if (r->item == PLACED_EXPERTS && r->device >= 0)
             buf_fmt(b, ",\"class\":\"%s\",\"choices\":%.3f",
-                    r->is_cached   ? "cached"
+                    r->is_sent     ? "sent"
+                    : r->is_cached ? "cached"
                     : r->is_pinned ? "pinned"
                                    : "resident",
                     r->choices);
@@ -145,7 +146,7 @@ static int json_devices(struct buf *b, const struct engine_params *p, const stru
     struct numa nodes;
     const char *usage_dir;
     struct runtime m = {.w = w, .expert_bytes = weights_expert_bytes(w)};
-    m.expert_cache = engine_expert_cache(p, &usage_dir);
+    m.expert_cache = engine_expert_cache(p, w->files.fingerprint, &usage_dir, m.expert_cache_why);
     int rc = w->config.n_experts && usage_dir
                  ? usage_profile_open(&m.usage, &w->config, usage_dir, w->files.fingerprint, e)
                  : 0;

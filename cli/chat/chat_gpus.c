@@ -1,21 +1,15 @@
 #include "cli/chat/chat_gpus.h"
 
-#include <string.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-
 #include "cli/chat/chat_session.h"
 #include "cli/chat/screen.h"
 #include "cli/open.h"
-#include "cli/options/trim.h"
-#include "cli/tools/child.h"
+#include "cli/tools/gpu_check.h"
 #include "cli/turn/gpus.h"
 
 enum state { NOT_BEGUN, RUNNING, RIGHT, ENDED };
 struct chat_gpus {
     enum state state;
-    struct child child;
-    struct buf said; /* its messages */
+    struct gpu_check check;
 };
 
 static bool is_quiet(const struct repl *r) { return r->app->opts.v[OPT_QUIET].on; }
@@ -30,53 +24,24 @@ void chat_gpus_say(struct repl *r) {
 }
 
 static void begin(struct repl *r, struct chat_gpus *g) {
-    enum { NICENESS = 10 };
-    const char *const argv[] = {"/proc/self/exe", "--check-gpus", "-m", r->app->model_dir, NULL};
     struct error e;
     g->state = ENDED;
     if (gpus_were_wrong()) return;
-    if (child_start(&g->child, argv, 0, &e)) {
-        screen_print(r, "the GPU cannot be checked: %s", e.text);
-        return;
-    }
-    setpriority(PRIO_PROCESS, (id_t)g->child.pid, NICENESS); /* the answer comes first */
-    child_close(&g->child.in);
-    g->state = RUNNING;
-}
-
-static void drain(int *fd, struct buf *to) {
-    char part[4096];
-    for (ssize_t n; *fd >= 0 && (n = child_read(fd, part, sizeof part)) > 0;)
-        if (to && to->len < sizeof part) buf_add(to, part, (size_t)n);
-}
-
-/* The last line of what the check has said. */
-static void last_line(const struct buf *said, const char **line, size_t *n) {
-    const size_t end = said->data ? trim_end(said->data, said->len, "\r\n ") : 0;
-    const char *from = end ? memrchr(said->data, '\n', end) : NULL;
-    *line = !end ? "no reason given" : from ? from + 1 : said->data;
-    *n = !end ? strlen(*line) : end - (size_t)(*line - said->data);
+    if (gpu_check_start(&g->check, r->app->model_dir, &e)) screen_print(r, "the GPU cannot be checked: %s", e.text);
+    else g->state = RUNNING;
 }
 
 static void judge(struct repl *r, struct chat_gpus *g) {
-    const char *line;
-    size_t n;
-    drain(&g->child.out, NULL);
-    drain(&g->child.err, &g->said);
-    const int status = child_end(&g->child, 0);
-    child_close(&g->child.out);
-    child_close(&g->child.err);
+    struct error e;
+    const enum gpu_check_result result = gpu_check_poll(&g->check, &e);
+    if (result == GPU_CHECK_RUNS) return;
     g->state = ENDED;
-    if (WIFEXITED(status) && !WEXITSTATUS(status)) g->state = RIGHT;
-    else if (gpus_were_wrong())
+    if (result == GPU_CHECK_RIGHT) g->state = RIGHT;
+    else if (result == GPU_CHECK_WRONG)
         screen_print(r,
                      "The GPU does not compute what the CPU does: it is not used with this version of hearth. hearth "
                      "--check-gpus shows how its results differ.");
-    else {
-        last_line(&g->said, &line, &n);
-        screen_print(r, "The GPU could not be checked, and is not used: %.*s", (int)n, line);
-    }
-    buf_free(&g->said);
+    else screen_print(r, "The GPU could not be checked, and is not used: %s", e.text);
 }
 
 static bool is_answering(const struct repl *r) {
@@ -101,22 +66,13 @@ void chat_gpus_poll(struct repl *r) {
         if (!(g = r->gpus = mem_calloc(1, sizeof *g))) return;
         begin(r, g);
     }
-    if (g->state == RUNNING) {
-        drain(&g->child.out, NULL);
-        drain(&g->child.err, &g->said);
-        if (child_has_ended(&g->child)) judge(r, g);
-    }
+    if (g->state == RUNNING) judge(r, g);
     if (g->state == RIGHT && !is_answering(r)) use(r, g);
 }
 
 void chat_gpus_end(struct repl *r) {
     if (!r->gpus) return;
-    if (r->gpus->state == RUNNING) {
-        child_end(&r->gpus->child, 0);
-        child_close(&r->gpus->child.out);
-        child_close(&r->gpus->child.err);
-    }
-    buf_free(&r->gpus->said);
+    gpu_check_end(&r->gpus->check);
     mem_free(r->gpus);
     r->gpus = NULL;
 }

@@ -98,6 +98,7 @@ static void put_all_layers(const struct expert_map *m, struct buf *out) {
     for (int l = 0; l < m->n_layers; l++)
         if (layer_uses(m, l)) put_layer_row(m, l, group, out);
     put_devices(m, out);
+    if (*m->tuned) buf_fmt(out, "%s\n", m->tuned);
     if (layers) buf_str(out, "/experts N shows layer N; /stats shows the uploads");
 }
 

@@ -93,6 +93,8 @@ int inspect_model(struct app *a, struct error *e) {
     if (!p.gpus) p.gpus = gpus_by_default(a);
     char usage[PATHS_MAX];
     if (p.gpus && !paths_make(PATHS_CACHE, "usage", usage, sizeof usage, &(struct error){0})) p.usage_dir = usage;
+    char tuned_dir[PATHS_MAX], machine[MACHINE_LINE];
+    gpus_set_tuned(&p, tuned_dir, machine, sizeof machine);
     if (!rc) rc = engine_inspect(&p, &json, e);
     if (rc || a->opts.v[OPT_JSON].on) {
         if (!rc) buf_char(&json, '\n');

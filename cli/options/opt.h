@@ -125,6 +125,7 @@ enum opt_id {
     OPT_BENCH,
     OPT_PERPLEXITY,
     OPT_KL,
+    OPT_TUNE,
     OPT_PLAN,
     OPT_ARCH,
     OPT_MEASURE,

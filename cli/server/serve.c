@@ -163,6 +163,7 @@ static void serve_loop(struct server *s) {
         if (exit_at) wait_ms = wait_ms < STOP_WAIT_MS ? wait_ms : STOP_WAIT_MS;
         serve_connection_close_slow(s, now);
         serve_stream_break_silence(s, now);
+        serve_gpus_poll(s);
         const double next_s = serve_models_step(s, now);
         if (next_s >= 0 && next_s < wait_ms * 1e-3) wait_ms = (int)(next_s * 1e3) + 1;
         serve_start_waiting(s); /* on models that have opened */
@@ -259,6 +260,7 @@ static void stop_server(struct server *s) {
     if (s->fd >= 0) close(s->fd);
     if (s->port_fd >= 0) close(s->port_fd);
     if (s->lock >= 0) close(s->lock);
+    serve_gpus_end(s);
     serve_models_close(s);
     mem_free(s->sessions);
     buf_free(&s->identity);

@@ -39,19 +39,19 @@ int serve_model_add(struct server *s, const char *name, const char *dir, bool ow
     }
     snprintf(m->name, sizeof m->name, "%s", name);
     m->app = s->app;
-    m->keep_s = s->keep_s;
+    m->keep_s = s->has_models ? s->keep_s : -1;
+    m->job_app = mem_calloc(1, sizeof *m->job_app);
+    if (own) m->own = m->app = mem_calloc(1, sizeof *m->own);
+    if (!m->app || !m->job_app) {
+        mem_free(m->own);
+        mem_free(m->job_app);
+        mem_free(m);
+        return error_set(e, ERR_MEMORY, "no memory for the list of models");
+    }
+    m->app->stop_opening = &m->cancelled;
     if (own) {
-        m->own = m->app = mem_calloc(1, sizeof *m->own);
-        m->job_app = mem_calloc(1, sizeof *m->job_app);
-        if (!m->own || !m->job_app) {
-            mem_free(m->own);
-            mem_free(m->job_app);
-            mem_free(m);
-            return error_set(e, ERR_MEMORY, "no memory for the list of models");
-        }
         m->own->opts = s->app->opts; /* reads them only */
         m->own->backend = &backend_local;
-        m->own->stop_opening = &m->cancelled;
         snprintf(m->own->model_dir, sizeof m->own->model_dir, "%s", dir);
         snprintf(m->own->model_name, sizeof m->own->model_name, "%s", name);
         m->bytes = bytes_of(dir);

@@ -120,7 +120,10 @@ int serve_models_take(struct http_request *x, struct error *e) {
     return 1;
 }
 
+/* Whether answers of a model, or threads that open images for its prompts, use what the engine says about itself. */
 static bool has_running(const struct server *s, const struct serve_model *m) {
+    for (const struct http_request *x = s->requests; x; x = x->next)
+        if (x->model == m && x->state == HTTP_REQUEST_COMPILING) return true;
     for (int i = 0; i < s->n_sessions; i++)
         if (s->sessions[i].choice && s->sessions[i].client->app == m->app) return true;
     return false;
@@ -176,6 +179,8 @@ static void finish_job(struct server *s, struct serve_model *m, double now) {
     else if (!m->rc) {
         m->app->engine = m->job_app->engine;
         m->app->info = m->job_app->info;
+        m->app->has_unused_gpus = m->job_app->has_unused_gpus;
+        m->app->gpus_failed = m->job_app->gpus_failed;
         m->is_open = true;
         m->is_wanted = m->needs_memory = false;
         m->idle_s = now;
@@ -203,7 +208,7 @@ static void close_engine(struct server *s, struct serve_model *m) {
     m->facts.model_type = m->type, m->facts.name = m->name, m->facts.eos = NULL, m->facts.n_eos = 0;
     if (m->facts.no_images) m->facts.no_images = "it reads none"; /* the engine's text goes with it */
     m->app->info = &m->facts;
-    m->is_open = m->is_draining = false;
+    m->is_open = m->is_draining = m->is_outdated = false;
     if (start_job(s, m, SERVE_JOB_CLOSE, &e)) engine_close(&m->app->engine);
 }
 
@@ -256,11 +261,18 @@ static void open_wanted(struct server *s) {
     }
 }
 
+/* Closes a model that opens again. */
+static void reopen(struct server *s, struct serve_model *m) {
+    m->is_draining = true;
+    if (has_running(s, m) || m->job != SERVE_JOB_NONE) return;
+    close_engine(s, m);
+    m->is_wanted = true;
+}
+
 double serve_models_step(struct server *s, double now) {
     const double second = 1e-3 * (double)test_limits_get(TEST_LIMIT_SERVE_SECOND_MS, 1000);
     double next = -1;
     uint64_t n;
-    if (!s->has_models) return -1;
     error_ignore(read(s->model_fd, &n, sizeof n)); /* only wakes */
     for (size_t i = 0; i < s->n_models; i++) {
         struct serve_model *m = s->models[i];
@@ -272,6 +284,8 @@ double serve_models_step(struct server *s, double now) {
             next = m->idle_s + m->keep_s * second - now;
     }
     open_wanted(s);
+    for (size_t i = 0; i < s->n_models; i++)
+        if (s->models[i]->is_open && s->models[i]->is_outdated && !s->stopping) reopen(s, s->models[i]);
     return next;
 }
 
@@ -286,6 +300,8 @@ int serve_models_open(struct server *s, struct error *e) {
     if (keep->text && !s->has_models) return error_set(e, ERR_USAGE, "--keep-alive needs --max-models");
     if (s->has_models && !s->max_models)
         return error_set(e, ERR_USAGE, "--max-models: 1 or more, or a size, is required");
+    s->model_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (s->model_fd < 0) return error_set(e, ERR_RUNTIME, "--serve: no event descriptor");
     TRY(open_find_model(a, e));
     if (!s->has_models) {
         TRY(resident_identity(a, &s->identity, e));
@@ -297,8 +313,6 @@ int serve_models_open(struct server *s, struct error *e) {
         s->default_model->opened_at = (long long)time(NULL);
         return 0;
     }
-    s->model_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (s->model_fd < 0) return error_set(e, ERR_RUNTIME, "--serve: no event descriptor");
     TRY(serve_model_add_listed(s, e));
     for (size_t i = 0; i < s->n_models; i++)
         if (!strcmp(s->models[i]->app->model_dir, a->model_dir)) s->default_model = s->models[i];
@@ -318,10 +332,11 @@ void serve_models_close(struct server *s) {
         if (m->job != SERVE_JOB_NONE) pthread_join(m->thread, NULL);
         if (m->job == SERVE_JOB_ENGINE) engine_close(&m->job_app->engine);
         if (m->own) backend_local.close(m->own);
+        else m->app->stop_opening = NULL, m->app->info = m->is_open ? m->app->info : NULL;
         mem_free(m->own);
         mem_free(m->job_app);
         mem_free(m);
     }
     mem_free(s->models);
-    if (s->has_models && s->model_fd >= 0) close(s->model_fd);
+    if (s->model_fd >= 0) close(s->model_fd);
 }

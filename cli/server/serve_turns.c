@@ -220,7 +220,7 @@ int serve_enqueue(struct http_request *x, struct error *e) {
     x->answer.protocol = x->protocol;
     x->answer.tokenizer = a->tokenizer;
     x->answer.created = (long long)time(NULL);
-    x->answer.model = s->has_models ? x->model->name : a->info->name;
+    x->answer.model = x->model->name;
     int waiting = 0, of_client = 0;
     for (const struct http_request *o = s->requests; o; o = o->next) {
         const int n = o->state == HTTP_REQUEST_COMPILING   ? o->request.n

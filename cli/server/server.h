@@ -42,12 +42,13 @@ struct serve_model {
     char name[304];
     struct app *app;         /* its engine is NULL unless is_open; its info is NULL before has_text */
     struct app *own;         /* the same, if it belongs to the model */
-    struct app *job_app;     /* with it: the copy with which a job opens or closes the engine */
+    struct app *job_app;     /* the copy with which a job opens or closes the engine */
     bool has_text;           /* tokenizer and template are open, from the first request to the end */
     bool is_open;            /* the engine, too */
     bool is_wanted;          /* opened without a request, at the start */
     bool is_draining;        /* begins no answers: it is to be closed */
     bool needs_memory;       /* did not fit beside others */
+    bool is_outdated;        /* its engine opens again, as soon as its answers have ended */
     struct fair_queue queue; /* answers that wait for a session of it */
     double keep_s, idle_s;   /* keep_s: closed when unused for this time; negative: never. idle_s: unused since */
     uint64_t last_used;
@@ -176,6 +177,7 @@ struct server {
     uint64_t max_models; /* a number of them, or bytes */
     double keep_s, listed_s;
     int model_fd;                    /* readable when a model's job is done */
+    struct serve_gpus *gpus;         /* NULL: no GPU was checked */
     struct fair_queue compile_queue; /* of jobs that wait for a thread */
     struct compile_job *jobs;        /* those that have one */
     atomic_int n_compile_waiting;
@@ -271,6 +273,10 @@ uint64_t serve_status_resident_bytes(void);             /* memory of the process
  * open; ERR_MEMORY: it is answering */
 void serve_page_get(const char **text, size_t *n);
 int serve_page_put_experts(const struct server *s, struct buf *b, struct error *e);
+
+/* serve_gpus.c: checks GPUs of a kind that no hearth has run on, and opens the models with them if they are right */
+void serve_gpus_poll(struct server *s);
+void serve_gpus_end(struct server *s);
 
 /* serve_model.c: the list */
 /* Adds a model. own: an app is made for it. */

@@ -130,6 +130,7 @@ static int end_once(char *environment, size_t cap) {
 
 void child_orphans_end(void) {
     enum { ROUNDS = 20, ENVIRONMENT_BYTES = 256 << 10 };
+    if (!begun) return; /* none becomes a child of this process, whose own may be older than it is */
     char *environment = mem_alloc(ENVIRONMENT_BYTES);
     for (int i = 0; environment && i < ROUNDS && end_once(environment, ENVIRONMENT_BYTES); i++) {
     }

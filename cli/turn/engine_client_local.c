@@ -144,6 +144,8 @@ static int local_open_engine(struct app *a, struct error *e) {
     if (p.calibration_dir && !v[OPT_BENCH].text && !v[OPT_NO_SAVE].on &&
         !paths_make(PATHS_CACHE, "usage", usage_dir, sizeof usage_dir, &(struct error){0}))
         p.usage_dir = usage_dir;
+    char tuned_dir[PATHS_MAX], machine[MACHINE_LINE];
+    gpus_set_tuned(&p, tuned_dir, machine, sizeof machine);
     show_opening(a);
     int rc = engine_open(&a->engine, &p, e);
     if ((rc == ERR_RUNTIME || rc == ERR_MEMORY) && p.gpus && strcmp(p.gpus, "none") && gpus_are_automatic(a)) {

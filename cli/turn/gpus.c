@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/file.h"
 #include "base/mem.h"
@@ -67,4 +68,16 @@ const char *gpus_by_default(struct app *a) {
     const bool used = *g.list && (g.is_tried ? !has_check(g.text, false) : has_check(g.text, true));
     a->has_unused_gpus = *g.list && !used;
     return used ? found_gpus(a, &g, "") : NULL;
+}
+
+void gpus_set_tuned(struct engine_params *p, char dir[PATHS_MAX], char *machine, size_t cap) {
+    enum { GB = 1 << 30 };
+    struct engine_gpus g;
+    if (!p->gpus || !strcmp(p->gpus, "none") || paths_get(PATHS_CACHE, "tuned", dir, PATHS_MAX)) return;
+    engine_find_gpus(&g);
+    snprintf(machine, cap, "hearth " HEARTH_VERSION ", %ld CPUs, %zu GB, --gpus %s (%s)", sysconf(_SC_NPROCESSORS_CONF),
+             mem_total() / GB, p->gpus, *g.list ? g.text : "none found");
+    for (char *c = machine; *c; c++)
+        if (*c == '\n') *c = ' ';
+    p->tuned_dir = dir, p->machine = machine;
 }

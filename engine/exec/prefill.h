@@ -35,6 +35,7 @@ struct runtime {
     const struct score_policy *evict_policy; /* eviction policy of expert pools */
     struct usage_profile *usage;             /* how often prompts selected each routed expert; NULL: not counted */
     struct expert_cache expert_cache;        /* which experts devices keep */
+    char expert_cache_why[EXPERT_CACHE_WHY]; /* if --tune has measured them: what; else "" */
     /* virtual time: queue of CPU operations (cpu is its executor); nothing is computed then and no weight is read.
      * NULL: they run immediately */
     struct gpu_stream *cpu_queue;

@@ -11,11 +11,15 @@
  * per layer as fit (decode_experts.c compares both). BUDGET_EACH: all experts of all layers, or as many per layer as
  * fit. The others: none; n per layer; n bytes. */
 enum budget_request { BUDGET_AUTO, BUDGET_LAYERS, BUDGET_EACH, BUDGET_OFF, BUDGET_EXPERTS, BUDGET_BYTES };
+enum { EXPERT_CACHE_WHY = 256 }; /* bytes of a sentence about where the choice of experts comes from */
 /* What a user asks for. */
 struct expert_cache {
     enum budget_request request;
-    size_t n;       /* experts or bytes */
-    bool is_pinned; /* the experts of a layer that are not all of them are chosen once, by usage_profile_pin() */
+    size_t n; /* experts or bytes */
+    /* Of layers that do not have all experts. is_pinned: the experts are chosen once, by usage_profile_pin(). is_sent:
+     * the device computes all that are chosen, and is sent what it lacks. Neither: experts move, and the CPU computes
+     * what is missing. */
+    bool is_pinned, is_sent;
 };
 struct budget_in {
     size_t free_bytes;     /* bytes free on the device */

@@ -329,6 +329,43 @@ static const struct known_model models[] = {
      "\"original_max_position_embeddings\":8192,\"beta_fast\":32,\"beta_slow\":1,\"mscale\":1,\"mscale_all_dim\":1,"
      "\"llama_4_scaling_beta\":0.1}}",
      DT_E4M3, DT_E4M3, 119, 6.5},
+    {"qwen3.8-flash-next", "Qwen3.8-Flash-Next", /* text only; the vendor counts the table of n-grams apart */
+     "{\"model_type\":\"qwen4_exp\",\"text_config\":{\"vocab_size\":248320,\"hidden_size\":2560,\"num_hidden_layers\":"
+     "48,"
+     "\"max_position_embeddings\":262144,\"num_attention_heads\":24,\"num_key_value_heads\":2,\"head_dim\":256,"
+     "\"full_attention_interval\":4,\"linear_conv_kernel_dim\":4,\"linear_key_head_dim\":128,"
+     "\"linear_value_head_dim\":128,\"linear_num_key_heads\":16,\"linear_num_value_heads\":48,"
+     "\"moe_intermediate_size\":640,\"shared_expert_intermediate_size\":640,\"num_experts\":512,"
+     "\"num_experts_per_tok\":10,\"hc_count\":4,\"hc_lowrank\":320,\"ple_layer_ids\":[2],\"ple_embed_dim\":2560,"
+     "\"ple_conv_kernel_size\":4,\"ngram_size\":3,\"heads_per_ngram\":8,\"ngram_vocab_size_base\":20000000,"
+     "\"make_ngram_vocab_size_divisible_by\":128,\"split_ngram_parts\":128,\"output_gate_type\":\"sigmoid\","
+     "\"indexer_n_heads\":4,\"indexer_kv_heads\":1,\"indexer_head_dim\":128,\"indexer_budget\":2048,"
+     "\"indexer_compress_ratio\":4,\"eos_token_id\":248044,\"rope_parameters\":{\"rope_type\":\"default\",\"rope_"
+     "theta\":"
+     "10000000,\"mrope_interleaved\":true,\"mrope_section\":[11,11,10],\"partial_rotary_factor\":0.25}}}",
+     DT_BF16, DT_BF16, 176, 6},
+    {"glm-5.3-flash", "GLM-5.3-Flash", /* text only; the vendor says 320 with the prediction layer and images */
+     "{\"model_type\":\"glm5_next\",\"text_config\":{\"vocab_size\":154880,\"hidden_size\":4096,\"num_hidden_layers\":"
+     "45,"
+     "\"max_position_embeddings\":1048576,\"num_attention_heads\":64,\"num_key_value_heads\":64,\"head_dim\":0,"
+     "\"q_lora_rank\":1536,\"kv_lora_rank\":512,\"qk_nope_head_dim\":256,\"qk_rope_head_dim\":0,\"v_head_dim\":256,"
+     "\"intermediate_size\":12288,\"moe_intermediate_size\":2048,\"first_k_dense_replace\":3,\"n_routed_experts\":288,"
+     "\"num_experts_per_tok\":8,\"n_shared_experts\":1,\"n_group\":1,\"topk_group\":1,\"routed_scaling_factor\":2.5,"
+     "\"norm_topk_prob\":true,\"index_topk\":2048,\"index_head_dim\":128,\"index_n_heads\":32,\"index_kpool\":16,"
+     "\"swiglu_limit\":10.0,\"hc_mult\":4,\"hc_sinkhorn_iters\":20,\"hc_eps\":1e-06,"
+     "\"linear_attn_config\":{\"num_heads\":64,\"head_dim\":128,\"short_conv_kernel_size\":4,\"gate_lower_bound\":-5.0,"
+     "\"kda_layers\":[0,1,2,4,5,6,8,9,10,12,13,14,16,17,18,20,21,22,24,25,26,28,29,30,32,33,34,36,37,38,40,41,42,44],"
+     "\"full_attn_layers\":[3,7,11,15,19,23,27,31,35,39,43]}}}",
+     DT_BF16, DT_BF16, 314, 18},
+    {"hy4", "Hy4",
+     "{\"model_type\":\"hy_v4\",\"vocab_size\":120832,\"hidden_size\":6144,\"num_hidden_layers\":78,"
+     "\"max_position_embeddings\":1048576,\"num_attention_heads\":64,\"q_lora_rank\":2048,\"kv_lora_rank\":512,"
+     "\"qk_nope_head_dim\":192,\"qk_rope_head_dim\":64,\"v_head_dim\":256,\"intermediate_size\":12288,"
+     "\"moe_intermediate_size\":2048,\"first_k_dense_replace\":1,\"n_routed_experts\":256,\"num_experts_per_tok\":8,"
+     "\"n_shared_experts\":1,\"n_group\":1,\"topk_group\":1,\"routed_scaling_factor\":2.827,\"norm_topk_prob\":true,"
+     "\"index_topk\":2048,\"index_head_dim\":128,\"index_n_heads\":16,\"hc_mult\":4,\"hc_magnitude\":2.0,"
+     "\"swiglu_limit\":10.0}",
+     DT_BF16, DT_BF16, 770, 49},
     {"sarvam-105b", "Sarvam 105B",
      "{\"model_type\":\"sarvam_mla\",\"vocab_size\":262144,\"hidden_size\":4096,\"num_hidden_layers\":32,\"max_"
      "position_embeddings\":131072,"

@@ -299,6 +299,11 @@ static struct layer_time layer_time(const struct cost_machine *m, const struct c
         attn += shared + routed_time(m, 0, q, rows, 1, taken);
         return (struct layer_time){attn, 0, attn};
     }
+    if (s->sends_experts && !is_resident) {
+        const double sent = cost_distinct(q, rows) * (1 - resident) * cost_transfer(m, d, COST_H2D, q->expert_bytes),
+                     computed = shared + routed_time(m, d, q, rows, 1, 0);
+        return (struct layer_time){0, attn + max_of(sent, computed), attn + m->hand_off_s + max_of(sent, computed)};
+    }
     double cpu = routed_time(m, 0, q, rows, 1 - resident, taken),
            gpu = shared + routed_time(m, d, q, rows, resident, 0);
     if (is_resident && !joins_small(m, d, q, rows)) gpu += DEVICE_ONLY_OPS * m->domain[d].latency[COST_ELEM];

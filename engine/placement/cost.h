@@ -171,6 +171,7 @@ struct cost_decode {
     int n_expert_layers;   /* how many of the device's layers have all their experts there too */
     double resident_share; /* share of the chosen experts that are pinned or in the pool, in the device's other layers
                             */
+    bool sends_experts;    /* the device computes all experts of those layers, and is sent those that it lacks */
     bool is_one_session;   /* all rows are of one session, as of drafted tokens */
     bool beside_prefill;   /* a concurrent prefill streams weights, which takes host memory bandwidth */
     int ranks;             /* devices that share each of these layers (tensor parallel); 0, 1: not shared */

@@ -12,6 +12,7 @@ struct placement_row {
     int per_layer;   /* PLACED_EXPERTS: experts per layer */
     bool is_cached;  /* PLACED_EXPERTS: in a pool, evictable by score; else resident */
     bool is_pinned;  /* PLACED_EXPERTS: those of the usage profile, for the life of the process */
+    bool is_sent;    /* PLACED_EXPERTS: in a pool that is sent what it lacks */
     /* PLACED_EXPERTS: expected share of the routers' choices in `layers` that they serve; by the usage profile, if
      * there is one */
     double choices;

@@ -36,6 +36,7 @@ struct policy_machine {
     int n_device_layers;                /* layers whose attention block is on devices; 0: as many as fit */
     int n_expert_layers;                /* how many of these have all their routed experts on devices too */
     double resident_share;              /* share of the other layers' choices that devices have pinned */
+    bool sends_experts;                 /* devices compute all experts of those layers, and are sent what they lack */
     int ranks;                          /* devices that share each of these layers; 0, 1: not shared */
     bool is_lost;                       /* a device failed permanently */
     bool is_yielded;                    /* resident weights were evicted for a running prefill */

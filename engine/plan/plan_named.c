@@ -121,6 +121,12 @@ int engine_plan(const struct engine_params *p, const char *machine, const char *
     const struct known_model *k;
     struct known_format f;
     if (!strcmp(machine, "list")) return json_list(json, e);
+    if (to_plan_options(p).experts.is_sent)
+        return error_set(
+            e, ERR_USAGE,
+            "--plan does not simulate --expert-cache %s: how often a sent expert is chosen again depends on "
+            "the model; hearth MODEL --tune measures it",
+            p->expert_cache);
     if (find_known(arch ? arch : "deepseek-v3", &k, &f, e)) return e->code;
     int rc = strcmp(machine, "here") ? calibrate_read(&m, machine, e) : calibrate_here(&m, p, e);
     if (rc || !p->dir) return rc ? rc : plan_known(&m, k, &f, p, json, e);

@@ -1,5 +1,6 @@
 #include "engine/session/engine_check.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,6 +8,7 @@
 #include "base/mem.h"
 #include "cpu/cpu.h"
 #include "engine/experts/score.h"
+#include "engine/experts/tuned.h"
 #include "engine/placement/split.h"
 #include "gpu/spec.h"
 
@@ -21,31 +23,60 @@ int engine_parse_expert_cache(const char *text, struct expert_cache *out) {
     static const struct {
         const char *name;
         struct expert_cache means;
+        bool takes_size; /* after a colon */
     } named[] = {{"layers", {BUDGET_LAYERS}},
                  {"auto", {BUDGET_AUTO, .is_pinned = true}},
-                 {"pinned", {BUDGET_EACH, .is_pinned = true}}};
+                 {"pinned", {BUDGET_EACH, .is_pinned = true}, .takes_size = true},
+                 {"moving", {BUDGET_EACH}, .takes_size = true},
+                 {"sent", {BUDGET_EACH, .is_sent = true}, .takes_size = true}};
+    struct expert_cache kind = {0};
     char *end;
     *out = (struct expert_cache){BUDGET_OFF};
     if (!text || !strcmp(text, "off")) return 0;
-    for (size_t i = 0; i < sizeof named / sizeof *named; i++)
-        if (!strcmp(text, named[i].name)) return *out = named[i].means, 0;
-    const bool is_pinned = !strncmp(text, "pinned:", strlen("pinned:"));
-    if (is_pinned) text += strlen("pinned:");
+    for (size_t i = 0; i < sizeof named / sizeof *named; i++) {
+        const size_t n = strlen(named[i].name);
+        if (strncmp(text, named[i].name, n) != 0) continue;
+        if (!text[n]) return *out = named[i].means, 0;
+        if (!named[i].takes_size || text[n] != ':') return ERR_USAGE;
+        text += n + 1, kind = named[i].means;
+        break;
+    }
     double x = strtod(text, &end);
     const char *units = "KMGT", *unit = *end ? strchr(units, *end) : NULL;
     if (!(text[0] >= '0' && text[0] <= '9') || !(x < 1e9) || (*end && (!unit || end[1])) ||
         (!*end && x != (double)(size_t)x))
         return ERR_USAGE;
     out->request = unit ? BUDGET_BYTES : x > 0 ? BUDGET_EXPERTS : BUDGET_OFF;
-    out->is_pinned = is_pinned && out->request != BUDGET_OFF;
+    out->is_pinned = kind.is_pinned && out->request != BUDGET_OFF;
+    out->is_sent = kind.is_sent && out->request != BUDGET_OFF;
     for (const char *u = units; unit && u <= unit; u++) x *= 1024;
     out->n = (size_t)x;
     return 0;
 }
 
-struct expert_cache engine_expert_cache(const struct engine_params *p, const char **usage_dir) {
+/* Replaces *x by what --tune has found to be faster. */
+static void follow_tuned(const struct engine_params *p, uint64_t fingerprint, struct expert_cache *x,
+                         char why[EXPERT_CACHE_WHY]) {
+    struct tuned t;
+    struct expert_cache tuned;
+    if (p->deterministic || !p->tuned_dir || !tuned_read(p->tuned_dir, fingerprint, p->machine, &t)) return;
+    if (t.is_of_other)
+        snprintf(why, EXPERT_CACHE_WHY,
+                 "--tune chose %s on another machine or with other devices, which does not count here: hearth MODEL "
+                 "--tune measures again",
+                 t.choice);
+    else if (!engine_parse_expert_cache(t.choice, &tuned)) {
+        *x = tuned;
+        snprintf(why, EXPERT_CACHE_WHY, "--expert-cache %s by --tune: %s", t.choice, t.why);
+    }
+}
+
+struct expert_cache engine_expert_cache(const struct engine_params *p, uint64_t fingerprint, const char **usage_dir,
+                                        char why[EXPERT_CACHE_WHY]) {
     struct expert_cache x;
     engine_parse_expert_cache(p->expert_cache, &x);
+    *why = 0;
+    if (x.request == BUDGET_AUTO) follow_tuned(p, fingerprint, &x, why);
     if (p->deterministic && x.request == BUDGET_AUTO) x.is_pinned = false;
     *usage_dir = p->deterministic && !x.is_pinned ? NULL : p->usage_dir;
     return x;
@@ -71,10 +102,11 @@ int engine_check_modes(const struct engine_params *p, struct error *e) {
                          "token: leave out --draft");
     struct expert_cache cache;
     if (engine_parse_expert_cache(p->expert_cache, &cache))
-        return error_set(e, ERR_USAGE,
-                         "--expert-cache %s: use layers, auto, off, experts per layer (8) or memory per device (4G), "
-                         "pinned, pinned:8 or pinned:4G",
-                         p->expert_cache);
+        return error_set(
+            e, ERR_USAGE,
+            "--expert-cache %s: use layers, auto, off, experts per layer (8) or memory per device (4G), or "
+            "pinned, moving or sent, with or without a size (pinned:8, sent:4G)",
+            p->expert_cache);
     if (p->evict && !score_find(p->evict)) return error_set(e, ERR_USAGE, "--evict %s: unknown policy", p->evict);
     return p->split && !split_find(p->split) ? error_set(e, ERR_USAGE, "--split %s: unknown policy", p->split) : 0;
 }
@@ -90,4 +122,12 @@ int engine_read_topology(struct numa *nodes, const char *topology, struct error 
     if (!rc) rc = numa_parse(nodes, text, err);
     mem_free(text);
     return rc;
+}
+
+int engine_store_tuned(const struct engine_params *p, uint64_t fingerprint, const char *choice, const char *why,
+                       struct error *e) {
+    struct expert_cache x;
+    if (!p->tuned_dir || engine_parse_expert_cache(choice, &x))
+        return error_set(e, ERR_USAGE, "--tune: %s cannot be stored", choice);
+    return tuned_write(p->tuned_dir, fingerprint, p->machine, choice, why, e);
 }

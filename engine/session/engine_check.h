@@ -7,9 +7,11 @@
 
 /* parses --expert-cache; NULL: off; ERR_USAGE */
 int engine_parse_expert_cache(const char *text, struct expert_cache *out);
-/* What a run with these parameters, which are valid, does: the experts that devices keep, and the directory of the
- * usage profile, NULL: none. With --deterministic it knows no earlier runs, unless it is to be pinned by them. */
-struct expert_cache engine_expert_cache(const struct engine_params *p, const char **usage_dir);
+/* What a run of a checkpoint with these parameters, which are valid, does: the experts that devices keep, and the
+ * directory of the usage profile, NULL: none. With --deterministic it knows no earlier runs, unless it is to be pinned
+ * by them. why: what --tune has measured, "" if nothing. */
+struct expert_cache engine_expert_cache(const struct engine_params *p, uint64_t fingerprint, const char **usage_dir,
+                                        char why[EXPERT_CACHE_WHY]);
 /* ERR_USAGE: the CPU lacks the requested level */
 int engine_check_level(const struct engine_params *p, struct error *e);
 /* from the file, or from the system if topology is NULL */

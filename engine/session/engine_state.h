@@ -169,7 +169,7 @@ struct engine {
     enum exec_mode next_exec;  /* mode of the next decode batch */
     double batch_expected_s;   /* predicted seconds of it */
     struct policy_decode_out explained_decision; /* decision that decode_why describes */
-    char decode_why[660];
+    char decode_why[960];
     struct mtp *mtp;     /* NULL: unused */
     struct int4 *int4;   /* NULL: unused */
     struct tower *tower; /* NULL: the model reads no images; info.no_images says why */

@@ -379,7 +379,7 @@ static void open_d(int tokens, bool fitted) {
 }
 
 static void close_d(void) {
-    for (int i = 0; i < 3; i++) routing_trace_close(&traces_d[i]);
+    for (int i = 0; i < 3; i++) routing_close(&traces_d[i]);
 }
 
 struct means {

@@ -208,8 +208,8 @@ static int read_trace(struct routing *r, const char *path, struct error *e) {
     for (size_t i = 0; i < size; i++) n += text[i] == '\n';
     if (!(line = strtok_r(text, "\n", &save)) || (rc = json_parse(&a, line, strlen(line), 0, path, &j, e)))
         return rc ? rc : ERR_MODEL;
-    routing_trace_open(r, n, (int)json_int(json_get(&j, "layers"), 0), (int)json_int(json_get(&j, "experts"), 0),
-                       (int)json_int(json_get(&j, "topk"), 0));
+    routing_open(r, n, (int)json_int(json_get(&j, "layers"), 0), (int)json_int(json_get(&j, "experts"), 0),
+                 (int)json_int(json_get(&j, "topk"), 0));
     memset(r->ids, 0xff, (size_t)n * (size_t)r->layers * (size_t)r->topk * 4);
     r->n = 0;
     struct {
@@ -247,7 +247,7 @@ static int check(void) {
         printf("%s %-17s at 25%%: lru %.1f (printed %.1f), mrs %.1f (printed %.1f), best %.1f; moves %.2f of lru's\n",
                ok ? "ok  " : "FAIL", models[i].name, a, models[i].lru, b, models[i].mrs, best, mrs.moves / lru.moves);
         bad += !ok;
-        routing_trace_close(&r);
+        routing_close(&r);
     }
     return bad;
 }
@@ -265,7 +265,7 @@ int main(int argc, char **argv) {
         printf("%s: %d tokens, %d layers, %d of %d experts\n", argv[1], r.n, r.layers, r.topk, r.experts);
         usage(&r);
         table(&r);
-        routing_trace_close(&r);
+        routing_close(&r);
         return 0;
     }
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
@@ -274,7 +274,7 @@ int main(int argc, char **argv) {
                models[i].name, r.n, r.layers, r.topk, r.experts, models[i].lru, models[i].mrs);
         usage(&r);
         table(&r);
-        routing_trace_close(&r);
+        routing_close(&r);
     }
     return 0;
 }

@@ -44,7 +44,7 @@ static double routing_normal(void) {
     return sqrt(-2 * log(routing_uniform())) * cos(6.283185307179586 * routing_uniform());
 }
 
-static inline void routing_trace_open(struct routing *r, int n, int layers, int experts, int topk) {
+static inline void routing_open(struct routing *r, int n, int layers, int experts, int topk) {
     *r = (struct routing){.n = n, .layers = layers, .experts = experts, .topk = topk};
     size_t all = (size_t)n * (size_t)layers * (size_t)topk;
     r->ids = malloc(all * sizeof *r->ids);
@@ -52,14 +52,14 @@ static inline void routing_trace_open(struct routing *r, int n, int layers, int 
     r->chance = malloc(2 * all * sizeof *r->chance);
     if (!r->ids || !r->near || !r->chance) abort();
 }
-static inline void routing_trace_close(struct routing *r) {
+static inline void routing_close(struct routing *r) {
     free(r->ids), free(r->near), free(r->chance), free(r->logits);
     for (int k = 0; k < 3; k++) free(r->guess[k]);
 }
 
 static inline void routing_make(struct routing *r, int n, int layers, int experts, int topk,
                                 const struct routing_kind *k, uint64_t seed) {
-    routing_trace_open(r, n, layers, experts, topk);
+    routing_open(r, n, layers, experts, topk);
     routing_seed = seed;
     size_t all = (size_t)layers * (size_t)experts;
     double *b = malloc(2 * all * sizeof *b), *x = b + all;

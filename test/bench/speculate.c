@@ -317,7 +317,7 @@ int main(int argc, char **argv) {
         good &= host * (i ? 2 : 2.34) < sm && host * 2.5 < sc && full.ms < 1.03 * none.ms && four.hits > blind.hits &&
                 four.ms < 1.01 * order.ms;
         free(draft);
-        routing_trace_close(&r);
+        routing_close(&r);
         good &= same > 0.88 && same < 0.94;
     }
     if (!good) printf("FAIL: NOTES.md says otherwise\n");

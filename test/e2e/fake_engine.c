@@ -224,6 +224,10 @@ int engine_verify(const struct engine_params *p, struct error *e) {
     return 0;
 }
 int engine_describe(const struct engine_params *p, struct buf *out, struct error *e) { return buf_str(out, "fake\n"); }
+int engine_store_tuned(const struct engine_params *p, uint64_t fingerprint, const char *choice, const char *why,
+                       struct error *e) {
+    return 0;
+}
 void engine_find_gpus(struct engine_gpus *out) { /* FAKE_GPUS: "0" or "0 tried"; none of them can be opened */
     const char *found = getenv("FAKE_GPUS");
     *out = (struct engine_gpus){.text = "a fake", .is_tried = found && strstr(found, "tried")};

@@ -128,11 +128,12 @@ class Server:
         try:
             self.p.wait(driver.PATIENCE)
             if self.p.returncode > 0:
-                raise AssertionError(self.p.stderr.read().decode())
+                raise AssertionError(self.p.stderr.read().decode() if self.p.stderr else self.p.returncode)
         finally:
             self.p.kill()
             self.p.stdout.close()
-            self.p.stderr.close()
+            if self.p.stderr:
+                self.p.stderr.close()
 
 
 def chunks(response):

@@ -440,6 +440,13 @@ def main():
                 rc, out, err = run(d, "--tokens", "5,6,7", "-n", "2", "--ids")
                 check(rc == 3 and name.split(".")[-1] in err and "row 0, column 0" in err, f"a NaN {code} in FP8 is found before it is used", f"exit {rc} {err!r}")
         tiny.make(d)
+        flip("model.layers.1.mlp.experts.0.up_proj.weight", b"\x7f", at=0)(d)  # the prompt does not choose this expert
+        sent = "--tokens", "5", "--ids", "--prefill", "cpu", "--gpus", "emu:1", "--expert-cache", "sent:1"
+        rc, out, err = run(d, *sent, "-n", "1")
+        check(rc == 0, "an expert with NaN that no token chooses", f"exit {rc} {err!r}")
+        rc, out, err = run(d, *sent, "-n", "8")
+        check(rc == 3 and "experts.0.up_proj" in err and "row 0, column 0" in err, "a NaN is found before its expert is sent", f"exit {rc} {err!r}")
+        tiny.make(d)
         flip("model.layers.1.mlp.gate.weight", b"\xc0\x7f", at=0)(d)
         rc, out, err = run(d, "--tokens", "5,6,7", "-n", "2", "--ids")
         check(rc == 0 or (rc == 3 and "layer 1" in err), "a NaN router does not crash", f"exit {rc} {err!r}")

@@ -2,10 +2,27 @@
 import json
 import os
 import signal
+import threading
 import time
 import unittest
 
 import driver
+import server
+
+
+def is_a_check(pid, home):
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as f:
+            words = f.read().split(b"\0")
+        with open(f"/proc/{pid}/environ", "rb") as f:
+            return b"--check-gpus" in words and f"HOME={home}".encode() in f.read().split(b"\0")
+    except OSError:
+        return False
+
+
+def checks(home):
+    """The running checks that programs of a home have started."""
+    return [int(p) for p in os.listdir("/proc") if p.isdigit() and is_a_check(p, home)]
 
 
 class Gpus(driver.Case):
@@ -115,6 +132,73 @@ class Gpus(driver.Case):
         self.assertEqual(text, self.devices("--gpus", "none")[1])
 
 
+class Tune(driver.Case):
+    SMALL = ("--gpus", "emu:1,cpu=scalar,mem=12M")  # half of the layers' experts fit
+
+    def setUp(self):
+        super().setUp()
+        self.use_ember_as_any_model()
+        self.folder = os.path.join(self.home, ".cache/hearth/tuned")
+
+    def placed(self, *args):
+        rc, _, err = self.run_bin("-p", "What is it?", "--temp", "0", "-n", "6", "--explain", *args)
+        self.assertIn(rc, (0, 4), err)
+        return err.split("on devices: ")[1]
+
+    def tune(self, *args):
+        rc, out, err = self.run_bin("--tune", "-n", "12", *args)
+        self.assertEqual(rc, 0, err)
+        return out.decode(), err
+
+    def rewrite(self, line, text):
+        """Replaces a line of the stored verdict."""
+        name = os.path.join(self.folder, *os.listdir(self.folder))
+        with open(name, encoding="utf-8") as f:
+            lines = f.read().splitlines(keepends=True)
+        lines[line] = text
+        with open(name, "w", encoding="utf-8") as f:
+            f.writelines(lines)
+
+    def test_the_fastest_placement_is_used(self):
+        self.assertNotIn("--tune", self.placed(*self.SMALL))
+        got = json.loads(self.tune("--json", *self.SMALL)[0])
+        rates = {p["expert_cache"]: p["tokens_per_s"] for p in got["measured"]}
+        self.assertEqual(list(rates)[1:], ["sent", "moving"])  # pinned or layers before them, by the record of earlier runs
+        self.assertTrue(all(r > 0 for r in rates.values()) and max(rates.values()) <= 1.07 * rates[got["chosen"]], got)
+        self.assertTrue(all(0 < p["hits"] < 1 for p in got["measured"][1:]), got)
+        self.assertIn("--expert-cache " + got["chosen"] + " by --tune: ", self.placed(*self.SMALL))
+        # whatever was stored is used
+        for choice, what in (("sent", "those that they lack are sent"), ("moving:2", "experts that they cache"), ("pinned", "experts that are pinned"), ("off", "none were to be kept")):
+            self.rewrite(1, choice + "\n")
+            self.assertIn(what, self.placed(*self.SMALL))
+            self.assertIn("by --tune", self.placed(*self.SMALL))
+        self.rewrite(1, "sent\n")
+        rows = json.loads(self.run_bin("--inspect", "--json", *self.SMALL)[1])["runs"]["where"]
+        self.assertEqual([r["class"] for r in rows if "class" in r], ["sent"])
+        # not with another value, --deterministic, or other devices
+        for args in (("--expert-cache", "layers", *self.SMALL), ("--deterministic", *self.SMALL)):
+            self.assertNotIn("--tune", self.placed(*args))
+        other = self.placed("--gpus", "emu:1,cpu=scalar,mem=11M")
+        self.assertIn("--tune chose sent on another machine", other)
+        self.assertNotIn("are sent;", other)
+        # a damaged file counts as none; measuring again replaces it
+        for line, text in ((1, "everything\n"), (2, "no end of line"), (0, "x" * 3000 + "\n")):
+            self.rewrite(line, text)
+            self.assertNotIn("by --tune", self.placed(*self.SMALL))
+        self.assertIn("stored: this model uses", self.tune(*self.SMALL)[1])
+        self.assertIn("by --tune", self.placed(*self.SMALL))
+
+    def test_nothing_to_choose(self):
+        out, err = self.tune("--gpus", "emu:1")
+        self.assertRegex(out, r"^layers +[\d.]+ tokens/s; all experts of 4 of 4 layers")
+        self.assertIn("nothing to choose: all routed experts are on devices", err)
+        self.assertFalse(os.path.exists(self.folder))
+        for args, why in ((("--gpus", "none"), "no GPU is used"), ((*self.SMALL, "-n", "3"), "too short to measure")):
+            rc, out, err = self.run_bin("--tune", *args)
+            self.assertEqual((rc, out), (2, b""))
+            self.assertIn(why, err)
+
+
 class Chats(driver.ChatCase):
     """A chat checks cards of an unknown kind while it answers, and uses them if they are right."""
 
@@ -173,28 +257,114 @@ class Chats(driver.ChatCase):
         t = self.chat("--temp", "0", "-n", "2000")
         t.send("What is hearth?\r")
         end = time.monotonic() + 60
-        while not self.checks() and time.monotonic() < end:
+        while not checks(self.home) and time.monotonic() < end:
             time.sleep(0.002)
-        for pid in self.checks():
+        for pid in checks(self.home):
             os.kill(pid, signal.SIGSTOP)  # so that it does not end by itself
-        left = self.checks()
+        left = checks(self.home)
         self.assertEqual(len(left), 1)
         t.send("\x03")
         t.send("\x04")
         t.wait()
-        self.assertEqual(self.checks(), [])
+        self.assertEqual(checks(self.home), [])
 
-    def checks(self):
-        return [int(p) for p in os.listdir("/proc") if p.isdigit() and self.is_a_check(p)]
 
-    def is_a_check(self, pid):
+class Servers(server.Case):
+    """A server checks cards of an unknown kind while it answers, and opens its models with them if they are right."""
+
+    def setUp(self):
+        super().setUp()
+        self.use_ember_as_any_model()
+        self.env["HEARTH_LIMITS"] = ",".join(filter(None, [self.env.get("HEARTH_LIMITS", ""), "found=1"]))
+
+    def start(self, *args):
+        self.said = os.path.join(self.home, "said")
+        with open(self.said, "wb") as f:
+            return self.serve(*args, stderr=f)
+
+    def until(self, text):
+        end = time.monotonic() + driver.PATIENCE
+        while True:
+            with open(self.said, encoding="utf-8") as f:
+                said = f.read()
+            if text in said or time.monotonic() > end:
+                break
+            time.sleep(0.01)
+        self.assertIn(text, said)
+
+    def placed(self, s):
+        status, body = s.chat("What is it?", max_tokens=4, temperature=0, explain=True)
+        self.assertEqual(status, 200, body)
+        why = json.dumps(body)
+        self.assertIn("on devices", why)
+        return "(no devices)" not in why
+
+    def placed_at_last(self, s):
+        end = time.monotonic() + driver.PATIENCE
+        while not self.placed(s) and time.monotonic() < end:
+            pass
+        self.assertTrue(self.placed(s))
+
+    def check(self, *args):
+        s = self.start(*args)
+        self.placed(s)  # opens the model if requests choose it
+        self.until("its results are compared with the CPU's")
+        self.until("models are opened with it from now on")
+        self.placed_at_last(s)
+        s.end()
+        s = self.start(*args)
+        self.assertTrue(self.placed(s))
+        with open(self.said, encoding="utf-8") as f:
+            self.assertNotIn("GPU", f.read())
+
+    def test_right_ones_are_used(self):
+        self.check()
+
+    def test_several_models(self):
+        self.check("--max-models", "1")
+
+    def test_answers_end_first(self):
+        s = self.start()
+        answers, ended = [], threading.Event()
+
+        def ask():
+            while not ended.is_set():
+                try:
+                    text = s.stream("Tell all you know.", max_tokens=200, temperature=1, seed=1).read()
+                except OSError:  # it never ends
+                    text = b""
+                answers.append((b"[DONE]" in text, b'"finish_reason": "' in text, b'"error"' in text))
+
+        threads = [threading.Thread(target=ask) for _ in range(3)]  # so that one answers at any time
+        for t in threads:
+            t.start()
         try:
-            with open(f"/proc/{pid}/cmdline", "rb") as f:
-                words = f.read().split(b"\0")
-            with open(f"/proc/{pid}/environ", "rb") as f:
-                return b"--check-gpus" in words and f"HOME={self.home}".encode() in f.read().split(b"\0")
-        except OSError:
-            return False
+            self.until("models are opened with it from now on")
+            self.placed_at_last(s)
+        finally:
+            ended.set()
+            for t in threads:
+                t.join()
+        self.assertEqual(set(answers), {(True, True, False)})
+
+    def test_wrong_ones_are_not(self):
+        self.env["HEARTH_LIMITS"] += ",differ=1"
+        for said in "it is not used with this version of hearth", "found its results wrong":
+            s = self.start()
+            self.until(said)
+            self.assertFalse(self.placed(s))
+            s.end()
+
+    def test_the_end_of_a_server_ends_the_check(self):
+        s = self.start()
+        self.until("its results are compared")
+        end = time.monotonic() + driver.PATIENCE
+        while not checks(self.home) and time.monotonic() < end:
+            time.sleep(0.002)
+        for pid in checks(self.home):
+            os.kill(pid, signal.SIGSTOP)
+        s.end()
+        self.assertEqual(checks(self.home), [])
 
 
 class Cards(driver.ChatCase):

@@ -23,7 +23,7 @@ def kept(err):
 
 
 # --- Sizes, policies, splits: none, one, a quarter, all
-SIZES, EVICT, SPLIT = ("0", "1", "25%", "999"), ("lru", "lfu", "mrs", "ema", "lookahead"), ("hybrimoe", "trimoe", "cut", "auto")
+SIZES, EVICT, SPLIT = ("0", "1", "25%", "moving:999"), ("lru", "lfu", "mrs", "ema", "lookahead"), ("hybrimoe", "trimoe", "cut", "auto")
 for i, model in enumerate(models):
     want = ids(model, [])
     assert not want[0], want
@@ -36,7 +36,7 @@ for i, model in enumerate(models):
             got = kept(err)
             check(not rc and out == want[1] and "decode by hybrid" in err, model, size, evict, rc, out, want[1], err)
             check((got is None) == (size == "0") and (not got or got[0] > 0 and got[1] > 0 and got[2] <= got[1]), model, size, evict, "kept", got, err)
-            check(not got or size != "999" or got[2] == 0, model, "all of them are there, and", got, "moved")
+            check(not got or size != "moving:999" or got[2] == 0, model, "all of them are there, and", got, "moved")
     for k, split in enumerate(SPLIT):
         if FULL or k % 4 == i % 4:
             for size in ("1", "999"):
@@ -93,7 +93,7 @@ for model in ["ember:"] + models[1:2]:
 def pinned(args, *more):
     rc, out, err = run("--raw", "-p", "Which models run, and how do I attach a file? The", "-n", "60", "--temp", "1", "--seed", "5", "--json", *SCALAR, *DEVICE, "--draft", "none", *args, *more)
     got = json.loads(out)
-    return got["text"], got["timing"]["experts"]
+    return got["text"], got["timing"].get("experts")
 
 
 def usage(tmp):
@@ -121,6 +121,22 @@ with tempfile.TemporaryDirectory() as tmp:
     check(not rc and sum("usage profile" in w for w in warnings(err)) == 1 and "device, pinned (" in err, "another model's record", rc, out, err)
     del os.environ["XDG_CACHE_HOME"]
 
+# Sent experts: the CPU computes none of the device's, whatever is resident; the text is that of whole layers and does not depend on hits
+with tempfile.TemporaryDirectory() as tmp:
+    os.environ["XDG_CACHE_HOME"] = tmp
+    whole = pinned(["--expert-cache", "layers"])[0]
+    for size in ("sent:1", "sent:3", "sent:1M", "sent:999"):
+        rounds = [pinned(["--expert-cache", size], *more) for more in ([], ["--deterministic"], ["--decode", "dual"], ["--threads", "1"])]
+        check(all(t == whole for t, _ in rounds), "sent experts and whole layers", size, [t for t, _ in rounds], whole)
+        check(all(0 < x["moved"] and (size == "sent:999" or x["on_device"] < x["chosen"]) and x["foreseen"]["moved"] == 0 for _, x in rounds), size, rounds)
+    rc, out, err = ids("ember:", DEVICE[:4] + ["--expert-cache", "sent:2"])
+    check(not rc and "decode by hybrid" in err and "those that they lack are sent" in err, "sent experts", rc, out, err)
+    rc, out, err = run("--gpus", "emu:1", "--inspect", "--json", "--expert-cache", "sent:2")
+    check(not rc and [r["class"] for r in json.loads(out)["runs"]["where"] if "class" in r] == ["sent"], "--inspect of sent experts", out, err)
+    rc, out, err = run("--plan", "desktop-ddr5-64+rtx3060", "--arch", "qwen3-30b", "--expert-cache", "sent")
+    check(rc == 2 and "--tune" in err, "--plan of sent experts", rc, out, err)
+    del os.environ["XDG_CACHE_HOME"]
+
 # A saved conversation says which experts were pinned; one that continues with others notes it once
 with tempfile.TemporaryDirectory() as tmp:
     os.environ.update(XDG_CACHE_HOME=tmp, XDG_DATA_HOME=tmp)
@@ -139,7 +155,7 @@ with tempfile.TemporaryDirectory() as tmp:
 for i, model in enumerate(models[:2]):
     want = batch(model, 6, [])[0]
     for k, (devices, decode, prefill) in enumerate(((1, "dual", "cpu"), (1, "hybrid", "blend"), (1, "dual", "slp"), (2, "dual", "dslp"))):
-        for more in (["--expert-cache", "3"], ["--deterministic", "--expert-cache", "3"]):
+        for more in (["--expert-cache", "sent:3" if k % 2 else "3"], ["--deterministic", "--expert-cache", "3"]):
             if not FULL and len(models) > 1 and (i + k + len(more)) % 2:
                 continue
             got, err = batch(model, 6, ["--gpus", f"emu:{devices},cpu=scalar", "--decode", decode, "--prefill", prefill, *more])
@@ -153,7 +169,7 @@ for mem in ("4M", "5M", "6M", "7M", "8M", "10M"):
 
 # --- A device that fails at the nth copy, launch or allocation, or for good: the answer is complete, and a warning says so
 want = ids("ember:", [], 10)[1]
-for kind, first, step, size in (("copy", 20, 61, "4"), ("launch", 20, 97, "4"), ("alloc", 3, 37, "4"), ("die", 40, 211, "4"), ("copy", 40, 13, "pinned:4"), ("alloc", 103, 4, "pinned:4")):
+for kind, first, step, size in (("copy", 20, 61, "4"), ("launch", 20, 97, "4"), ("alloc", 3, 37, "4"), ("die", 40, 211, "4"), ("copy", 40, 13, "pinned:4"), ("alloc", 103, 4, "pinned:4"), ("copy", 40, 29, "sent:2"), ("alloc", 60, 7, "sent:2")):
     n, clean, at = first, 0, 0
     while clean < 2 and at < (1000 if FULL else 4):
         rc, out, err = ids("ember:", DEVICE[:1] + [DEVICE[1] + f",fail={kind}:{n}"] + DEVICE[2:] + ["--expert-cache", size], 10)
@@ -179,7 +195,7 @@ with tempfile.TemporaryDirectory() as tmp:
     del os.environ["XDG_CACHE_HOME"]
 
 # --- Invalid sizes are refused
-for bad in ("x", "-1", "1.5", "4Q", "4GB", "", "pinned:", "pinned:x", "pinned:auto", "pinned:1.5", "pinnedx"):
+for bad in ("x", "-1", "1.5", "4Q", "4GB", "", "pinned:", "pinned:x", "pinned:auto", "pinned:1.5", "pinnedx", "sent:", "sentx", "moving:x", "layers:3", "auto:3"):
     rc, out, err = run("--expert-cache", bad, "-p", "x")
     check(rc == 2 and "--expert-cache" in err, "--expert-cache", repr(bad), rc, err)
 sys.exit(end())

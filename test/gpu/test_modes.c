@@ -34,6 +34,7 @@ static const struct mode modes[] = {
     {"hybrid", "", NULL, PREFILL_CPU, DECODE_HYBRID, 2},
     {"pool", "", "1", PREFILL_CPU, DECODE_HYBRID, 2, .measures = true},
     {"pinned", "", "pinned:2", PREFILL_CPU, DECODE_HYBRID, 2},
+    {"sent", "", "sent:2", PREFILL_CPU, DECODE_HYBRID, 2},
     {"tensor", ",parallel=tensor", NULL, PREFILL_CPU, DECODE_HYBRID, 2},
     {"dual", "", NULL, PREFILL_CPU, DECODE_DUAL, 2},
     {"dual-pool", "", "1", PREFILL_BLEND, DECODE_DUAL, 2, .measures = true},

@@ -1,6 +1,9 @@
-/* Pinned experts: those that a usage profile names, and no others, are on the devices, whatever is answered beside and
- * after; the same bits come out alone, in company, in one or two micro-batches, with any number of threads, and after a
- * prompt that borrowed the memory. The device computes at another level than the CPU, so that its sums have other bits.
+/* Experts on devices whose results do not depend on history. Pinned experts: those that a usage profile names, and no
+ * others, are on the devices, whatever is answered beside and after; the same bits come out alone, in company, in one
+ * or two micro-batches, with any number of threads, and after a prompt that borrowed the memory. The device computes at
+ * another level than the CPU, so that its sums have other bits.
+ *
+ * A pool that sends: the same bits with any number of slots and whatever they hold, also while a prompt reads them.
  * usage: test_pinned    the built-in model */
 #include <inttypes.h>
 #include <math.h>
@@ -68,15 +71,15 @@ static void close_model(void) {
 struct setting {
     const char *gpus;
     int threads, per_layer;
-    bool is_pinned, is_deterministic;
+    bool is_pinned, is_deterministic, is_sent;
 };
 static void open_bench(const struct setting *t) {
     struct error err = {0};
     _Atomic int never = 0;
     const struct config *c = &b.w.config;
     cost_assumed(&b.cost, t->threads, CPU_SCALAR, 2, 10e9, 10e9, 0);
-    b.cost.is_deterministic = t->is_pinned || t->is_deterministic;
-    b.m.expert_cache = (struct expert_cache){BUDGET_EXPERTS, (size_t)t->per_layer, t->is_pinned};
+    b.cost.is_deterministic = t->is_pinned || t->is_deterministic || t->is_sent;
+    b.m.expert_cache = (struct expert_cache){BUDGET_EXPERTS, (size_t)t->per_layer, t->is_pinned, t->is_sent};
     if (pool_open(&b.pool, t->threads, false, &err) || !(b.m.cpu = cpu_exec_open(b.pool, CPU_SCALAR, &err)))
         die("processor", &err);
     b.m.scan = (struct nan_scan){&b.w, b.pool, &b.m.weight_state};
@@ -308,6 +311,42 @@ static void follow_first_prompt(float *got, const float *none) {
     CHECK(file_exists(b.path), "no profile for the next run");
 }
 
+static void send_experts(const float *none, float *want, float *got) {
+    struct error err = {0};
+    struct resident_set held[GPU_MAX];
+    const size_t row = STEPS * (size_t)b.w.config.vocab;
+    float largest = 0, apart = 0;
+    for (int slots = 1; slots <= b.w.config.n_experts; slots *= 4) {
+        char what[64];
+        snprintf(what, sizeof what, "sent, %d slots", slots);
+        open_bench(&(struct setting){slots == 4 ? "emu:2" : "emu:1", 1, slots, .is_sent = true});
+        answer(1, DECODE_HYBRID, 40, slots == 1 ? want : got);
+        if (slots > 1) compare(what, got, want);
+        const struct decode_counts c = decode_counts(b.m.decode);
+        CHECK(c.uploaded && c.hits <= c.selected && c.cpu_s < 1, "%s: %llu uploads", what,
+              (unsigned long long)c.uploaded);
+        answer(SESSIONS, DECODE_HYBRID, 40, got), compare(what, got, want);
+        answer(SESSIONS, DECODE_DUAL, 40, got), compare(what, got, want);
+        for (int i = 0; i < 4; i++) answer(3, DECODE_HYBRID, 60 + 31 * i, NULL);
+        answer(1, DECODE_HYBRID, 40, got), compare(what, got, want);
+        const uint64_t hits = decode_counts(b.m.decode).hits;
+        if (decode_lock_weights(b.m.decode, held, &err)) die("lock", &err);
+        answer(SESSIONS, DECODE_HYBRID, 40, got), compare("beside a prompt that reads the slots", got, want);
+        decode_unlock_weights(b.m.decode);
+        for (int i = 0; i < GPU_MAX; i++) resident_set_close(&held[i]);
+        CHECK(decode_counts(b.m.decode).hits > hits || slots < PER_LAYER, "%s: no slot is used beside a prompt", what);
+        CHECK(ledger_evict(&b.m.gpus->ledger[0], LEDGER_FOR_KV), "a KV cache gets no memory");
+        answer(SESSIONS, DECODE_HYBRID, 40, got), compare("with a slot less", got, want);
+        decode_evict_experts(b.m.decode, -1, SIZE_MAX);
+        decode_reclaim(b.m.decode);
+        answer(2, DECODE_HYBRID, 40, got), compare("after a prompt that took the memory", got, want);
+        close_bench();
+    }
+    for (size_t i = 0; i < row; i++)
+        largest = fmaxf(largest, fabsf(none[i])), apart = fmaxf(apart, fabsf(none[i] - want[i]));
+    CHECK(apart < 1e-4f * largest, "sent: logits of at most %g are %g from the CPU's", (double)largest, (double)apart);
+}
+
 static void quiet(void *ctx, enum log_level level, const char *text) {}
 int main(void) {
     log_set(quiet, NULL, LOG_WARN);
@@ -338,6 +377,7 @@ int main(void) {
     else CHECK(memcmp(none, want, row * sizeof *none), "the device computes no experts");
     gives_way(none, got);
     follow_first_prompt(got, none);
+    send_experts(none, want, got);
     close_model();
     mem_free(want), mem_free(got), mem_free(none);
     printf("%d failures\n", failures);

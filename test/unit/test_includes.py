@@ -12,9 +12,9 @@ LAYER = WEIGHTS + ["engine/layer", "engine/kv", "cpu", "gpu/gpu.h", "gpu/op.h", 
 TRANSFER = LAYER + ["engine/transfer"]
 EXPERTS = TRANSFER + ["engine/experts", "engine/placement"]
 EXEC = EXPERTS + ["engine/vision", "engine/exec", "engine/exec/decode", "engine/exec/blend", "engine/exec/stream", "engine/exec/throughput"]
-SESSION = EXEC + ["engine/draft", "engine/sampling", "engine/session", "engine/engine.h"]
+SESSION = EXEC + ["engine/draft", "engine/sampling", "engine/session", "engine/engine.h", "engine/engine_experts.h"]
 TERMINAL = ["base", "cli/options"]
-TURN = TERMINAL + ["cli/terminal", "cli", "engine/engine.h", "engine/ember/topic.h", "tokenizer", "tokenizer/chat", "tokenizer/grammar"]
+TURN = TERMINAL + ["cli/terminal", "cli", "engine/engine.h", "engine/engine_experts.h", "engine/ember/topic.h", "tokenizer", "tokenizer/chat", "tokenizer/grammar"]
 FLOORS = [
     {"base": []},
     {
@@ -61,7 +61,7 @@ FLOORS = [
         "cli/tools": TURN + ["cli/turn", "cli/remote/lib_curl.h", "cli/remote/remote_connection.h"],
         "cli/chat": TURN + ["cli/turn", "cli/tools", "cli/saved", "cli/modes/models.h"],
         "cli/remote": TURN + ["cli/turn", "cli/server/resident.h"],
-        "cli/server": TURN + ["cli/turn"],
+        "cli/server": TURN + ["cli/turn", "cli/tools/gpu_check.h"],
         "cli/hub": TURN + ["cli/turn", "cli/remote", "cli/modes/bandwidth.h", "cli/modes/verdict.h"],
         "cli/modes": TURN + ["cli/turn", "cli/tools", "cli/saved"],
         "cli": TURN + ["cli/turn", "cli/tools", "cli/chat", "cli/saved", "cli/remote", "cli/server", "cli/modes", "cli/hub"],
@@ -69,7 +69,7 @@ FLOORS = [
     },
 ]
 RULES = {area: may for floor in FLOORS for area, may in floor.items()}
-INTERFACE = ["engine/engine.h"]  # the API of the engine: types and prototypes, which its session floor includes and its top implements
+INTERFACE = ["engine/engine.h", "engine/engine_experts.h"]  # the API of the engine: types and prototypes, which its session floor includes and its top implements
 # Recursive by nature: files that may call each other in circles. A template's values, filters and statements evaluate each other; a schema contains schemas;
 # an emulated device and CUDA wake streams whose commands wake streams.
 RECURSIVE = re.compile(r"^(tokenizer/jinja/|tokenizer/grammar/schema|gpu/emu/|gpu/cuda)")

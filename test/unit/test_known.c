@@ -14,10 +14,10 @@ static double count(const struct config *c, int layer, unsigned modules) {
     return sum;
 }
 /* Of tables of which a token reads a few rows: vendors do not count them as active. */
-static double count_input_tables(const struct config *c) {
+static double count_tables(const struct config *c, int layer, unsigned modules) {
     struct param list[PARAMS_MAX];
     double sum = 0;
-    for (int n = params_list(c, 0, MODULE_MODEL, list); n-- > 0;)
+    for (int n = params_list(c, layer, modules, list); n-- > 0;)
         sum += list[n].is_table ? (double)list[n].rows * list[n].cols : 0;
     return sum;
 }
@@ -29,10 +29,11 @@ static void models_have_their_parameters(void **st) {
         const struct known_model *k = known_model_at(i);
         struct error e = {0};
         if (known_model_config(k, &config, &e)) fail_msg("%s", e.text);
-        double total = count(&config, 0, MODULE_MODEL), active = total - count_input_tables(&config);
+        double total = count(&config, 0, MODULE_MODEL), active = total - count_tables(&config, 0, MODULE_MODEL);
         for (int l = 0; l < config.n_layers; l++) {
             double layer = count(&config, l, MODULE_LAYER), expert = count(&config, l, MODULE_EXPERT);
-            total += layer + expert * config.n_experts, active += layer + expert * config.topk;
+            total += layer + expert * config.n_experts;
+            active += layer + expert * config.topk - count_tables(&config, l, MODULE_LAYER);
         }
         double table = (double)config.vocab * config.hidden; /* GLM's counts include neither */
         if (config.tied) total -= table, active -= table;

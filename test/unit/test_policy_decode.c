@@ -255,6 +255,20 @@ static void pinned_experts_count(void **st) {
     assert_true(half < 0.8 * none);
 }
 
+/* What a device lacks crosses its link, after the attention that chose it; the CPU computes nothing. */
+static void sent_experts_cross_the_link(void **st) {
+    struct policy_machine m = machine(1);
+    m.n_device_layers = v3.layers, m.sends_experts = true, m.forced_decode = DECODE_HYBRID;
+    const int moe = v3.layers - v3.dense_layers;
+    const double sent = moe * v3.topk * cost_transfer(&paper, 1, COST_H2D, v3.expert_bytes),
+                 attention = moe * cost_attention_block(&paper, 1, &v3, cost_decode_rows(1, sessions(1).keys)),
+                 none = step(m, sessions(1)).tpot_s;
+    assert_true(none > sent + attention && none < 1.2 * (sent + attention));
+    m.resident_share = 0.5;
+    const double half = step(m, sessions(1)).tpot_s;
+    assert_true(half < 0.6 * none && half > 0.4 * none);
+}
+
 /* Four long sessions of which three fit: they take turns, unless attention on the CPU costs little. */
 static void long_caches_take_turns(void **st) {
     struct policy_machine m = machine(1), unknown = {.n_devices = 1};
@@ -274,6 +288,7 @@ static void long_caches_take_turns(void **st) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(pinned_experts_count),
+                                       cmocka_unit_test(sent_experts_cross_the_link),
                                        cmocka_unit_test(long_caches_take_turns),
                                        cmocka_unit_test(time_of_a_decision_is_printed),
                                        cmocka_unit_test(steps_of_the_table),

@@ -149,7 +149,7 @@ struct expert_slot *blend_device_slot(struct blend_device *p, int layer, int exp
 
 const struct expert *blend_device_expert(struct blend_device *p, int layer, int expert) {
     struct expert_slot *t = blend_device_slot(p, layer, expert);
-    return t ? &t->view : p->d ? decode_device_expert(p->d, layer, expert) : NULL;
+    return t ? &t->view : p->d ? decode_device_fixed_expert(p->d, layer, expert) : NULL;
 }
 
 struct expert_slot *blend_device_free_slot(struct blend_device *p, int layer) {

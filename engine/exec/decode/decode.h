@@ -127,6 +127,11 @@ uint64_t decode_pinned_experts(const struct decode *s);
 /* The expected share of the routers' choices that fall on pinned experts, in the layers whose experts are not all on
  * devices; 0: none are planned. */
 double decode_pinned_share(const struct decode *s);
+/* Whether devices compute all routed experts of their layers and are sent those that they lack (--expert-cache sent).
+ */
+bool decode_sends_experts(const struct decode *s);
+/* The share of the choices that needed no upload so far; before, what the usage profile lets expect. */
+double decode_sent_share(const struct decode *s);
 /* [n_layers, n_experts] the counts that decode_expert_map() copies to `used` */
 const uint32_t *decode_expert_rows(const struct decode *s);
 /* By rank of a device: bytes that decode_yield would free on it; whether it holds layers, loaded or not yet. */

@@ -241,6 +241,7 @@ void decode_placement(const struct decode *s, struct placement_report *out) {
         experts.per_layer = d->n_expert_layers ? s->c->n_experts : d->pool_per_layer + d->pinned_per_layer,
         experts.bytes = d->expert_bytes;
         for (int l = d->first, n = 0; n < d->n_expert_layers; l++) n += s->c->layer[l].moe, experts.last = l + 1;
+        experts.is_sent = decode_sends_experts(s) && !d->n_expert_layers;
         experts.is_cached = !d->n_expert_layers && !d->pinned_per_layer, experts.is_pinned = d->pinned_per_layer > 0;
         experts.choices = experts.per_layer ? decode_experts_choices(d) : 0;
         if (experts.per_layer) placement_report_add(out, experts, d->pool_why);
@@ -277,6 +278,9 @@ void decode_set_placement_why(struct decode *s, const char *layers_why) {
     size_t at = strlen(s->placement_why);
     if (at) at += (size_t)snprintf(s->placement_why + at, sizeof s->placement_why - at, "; ");
     placement_report_reasons(&list, s->placement_why + at, sizeof s->placement_why - at);
+    at = strlen(s->placement_why);
+    if (*s->m->expert_cache_why && s->n_dev)
+        snprintf(s->placement_why + at, sizeof s->placement_why - at, "; %s", s->m->expert_cache_why);
 }
 
 int decode_devices_open(struct decode *s, struct error *e) {

@@ -23,6 +23,14 @@ const struct expert *decode_device_experts(const struct decode *s, int layer) {
     const struct decode_device *d = decode_device_of((struct decode *)s, layer);
     return !d ? NULL : s->draft ? d->layers[layer].draft.view : d->layers[layer].experts.view;
 }
+bool decode_sends_experts(const struct decode *s) {
+    bool any = false;
+    for (int i = 0; i < s->n_dev && s->m->expert_cache.is_sent; i++) any |= s->dev[i].pool_per_layer > 0;
+    return any;
+}
+const struct expert *decode_device_fixed_expert(const struct decode_device *d, int layer, int expert) {
+    return d->s->m->expert_cache.is_sent ? NULL : decode_device_expert(d, layer, expert);
+}
 const struct expert *decode_device_expert(const struct decode_device *d, int layer, int expert) {
     const struct expert *pinned = pinned_experts_view(d, layer, expert);
     return pinned ? pinned : expert_pool_expert(d, layer, expert);
@@ -98,6 +106,7 @@ struct budget_out decode_experts_budget(const struct decode *s, int device, int 
                            .n_experts = s->c->n_experts,
                            .request = m->expert_cache.request,
                            .requested = m->expert_cache.n};
+    if (m->expert_cache.is_sent) in.reserve_bytes += EXPERT_POOL_TRANSIT * expert_pool_slot_bytes(m, -1);
     for (int l = first; l < last; l++) {
         const size_t bytes = m->expert_cache.request <= BUDGET_EACH && device_experts_pay(m, device)
                                  ? resident_experts_bytes(s->c, l, m->w->layers[l].experts)
@@ -262,6 +271,16 @@ double decode_pinned_share(const struct decode *s) {
             if (s->c->layer[l].moe) sum += s->dev[i].pinned_share, n++;
     return n ? sum / n : 0;
 }
+double decode_sent_share(const struct decode *s) {
+    enum { ENOUGH = 1000 }; /* choices */
+    uint64_t selected = 0, hits = 0;
+    double expected = 0;
+    for (int i = 0; i < s->n_dev; i++) {
+        selected += s->dev[i].n_selected, hits += s->dev[i].n_hits;
+        expected += decode_experts_choices(&s->dev[i]) / s->n_dev;
+    }
+    return selected < ENOUGH ? expected : (double)hits / (double)selected;
+}
 uint64_t decode_pinned_experts(const struct decode *s) {
     uint64_t hash = 0;
     for (int i = 0; i < s->n_dev && s->m->expert_cache.is_pinned; i++)
@@ -337,6 +356,8 @@ void decode_experts_summary(const struct decode *s, char *out, size_t cap) {
     if (n_planned == n_moe) snprintf(out, cap, "devices compute all routed experts, since they have room for them");
     else if (n_pinned)
         snprintf(out, cap, "devices compute the routed experts that are pinned there, the CPU the others");
+    else if (decode_sends_experts(s))
+        snprintf(out, cap, "devices compute all routed experts, and those that they lack are sent");
     else if (n_pools) snprintf(out, cap, "devices compute the routed experts that they cache, the CPU the others");
     else if (n_planned)
         snprintf(out, cap, "the CPU computes the routed experts of %d of %d layers, since %s", n_moe - n_planned, n_moe,

@@ -8,6 +8,8 @@ const struct expert *decode_device_experts(const struct decode *s, int layer);
 /* The device's copy of a routed expert that is pinned or has arrived in its pool; NULL: none. Valid while the pool is
  * frozen. */
 const struct expert *decode_device_expert(const struct decode_device *d, int layer, int expert);
+/* The same, but NULL if it depends on what was used before whether it is there, and results must not. */
+const struct expert *decode_device_fixed_expert(const struct decode_device *d, int layer, int expert);
 /* Decides how many layers' routed experts, or how many of every layer, a device (by rank) with layers [first, last)
  * holds beside their `weights` bytes. room: its free memory, before the weights are uploaded. Virtual time has no pool,
  * because routers select nothing there; what is pinned is fixed. */

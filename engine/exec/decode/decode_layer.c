@@ -314,7 +314,7 @@ static int cpu_experts_for_device(struct decode *s, struct decode_micro_batch *m
     const double t = trace_now(s->m->trace);
     double expected = 0;
     d->n_selected += (uint64_t)(n_dev * s->c->topk);
-    if (d->pool) TRY(expert_pool_run(d, m, layer, &cpu_part.ids, &expected));
+    if (d->pool) TRY(expert_pool_run(d, m, layer, &cpu_part.ids, &expected, e));
     if (d->pinned) cpu_part.ids = pinned_experts_mask(d, m, layer, &cpu_part.computed_fraction);
     TRY(cpu_prepare_experts(s->m, &cpu_part, layer, m->n, e));
     double begin = clock_now();

@@ -162,7 +162,7 @@ struct decode {
     uint32_t *expert_rows;   /* [n_layers, n_experts] rows that selected each expert */
     uint64_t retry_clock;    /* clock at which loading is tried again */
     char layers_why[320];    /* reason for the layer assignment */
-    char placement_why[640]; /* all reasons, from placement_report.h */
+    char placement_why[900]; /* all reasons, from placement_report.h */
     struct decode_micro_batch micro_batch[DECODE_MICRO_BATCHES];
     int n_micros;
     enum dtype kv;               /* of KV caches */

@@ -117,6 +117,15 @@ static void open_slots(struct expert_pool *x) {
         }
 }
 
+static int open_transit(struct expert_pool *x, struct error *e) {
+    struct decode_device *d = x->d;
+    int rc = 0;
+    for (int k = 0; k < EXPERT_POOL_TRANSIT; k++) x->transit[k].expert = -1;
+    for (int k = 0; k < EXPERT_POOL_TRANSIT && d->s->m->expert_cache.is_sent && !rc; k++)
+        rc = ledger_alloc(d->ledger, LEDGER_CACHED, expert_pool_slot_bytes(d->s->m, -1), &x->transit[k].mem, e);
+    return rc;
+}
+
 /* Allocates scores and predictions, which outlive the slots. */
 static int open_statistics(struct decode_device *d, struct error *e) {
     const struct config *c = d->s->c;
@@ -145,6 +154,7 @@ int expert_pool_open(struct decode_device *d, struct error *e) {
     if (!rc) rc = open_queues(x, e);
     if (!rc) rc = router_lookahead_open(&x->lookahead, d, &x->stop, e);
     if (!rc) rc = open_statistics(d, e);
+    if (!rc) rc = open_transit(x, e);
     if (!rc) open_slots(x);
     if (!rc) rc = load_best_experts(x, e);
     if (rc == ERR_MEMORY) { /* a pool is optional */
@@ -178,6 +188,7 @@ void expert_pool_close(struct decode_device *d) {
     router_lookahead_close(&x->lookahead);
     for (int l = d->first; l < d->last && x->slots && x->slot_of; l++)
         for (int k = 0; k < x->slots_per_layer; k++) free_slot(x, l, &expert_pool_slots(x, l)[k]);
+    for (int k = 0; k < EXPERT_POOL_TRANSIT; k++) ledger_free(d->ledger, &x->transit[k].mem);
     for (int i = 0; i < DECODE_MICRO_BATCHES; i++) {
         gpu_free(d->g, x->y[i]), gpu_free(d->g, x->token[i]), gpu_free(d->g, x->weight[i]);
         gpu_host_free(d->g, x->host_token[i]), gpu_host_free(d->g, x->host_weight[i]);
@@ -239,7 +250,7 @@ bool expert_pool_pays(const struct expert_pool *x) {
 void expert_pool_begin_batch(struct decode_device *d) {
     if (!d->pool) return;
     d->pool->layer_begin_s = 0;
-    router_lookahead_begin_batch(&d->pool->lookahead, expert_pool_pays(d->pool));
+    router_lookahead_begin_batch(&d->pool->lookahead, !d->s->m->expert_cache.is_sent && expert_pool_pays(d->pool));
 }
 
 void expert_pool_abort(struct decode_device *d) {
@@ -264,11 +275,20 @@ int expert_pool_reset(struct decode_device *d, struct error *e) {
             struct expert_slot *t = &expert_pool_slots(x, l)[k];
             t->upload = (struct upload_slot){.is_filled = t->expert >= 0};
         }
+    for (int k = 0; k < EXPERT_POOL_TRANSIT; k++)
+        x->transit[k].upload = (struct upload_slot){0}, x->transit[k].expert = -1;
     return open_queues(x, e);
 }
 
 /* --- Uploads ---------------------------------------------------------------------------------- */
 
+int expert_pool_upload_to(struct expert_pool *x, struct expert_slot *t, int layer, int expert) {
+    struct decode *s = x->d->s;
+    TRY(upload_expert(&x->uploads, t, s->m->w, layer, expert));
+    s->counts.uploaded++, s->counts.uploaded_bytes += s->m->expert_bytes;
+    cpu_count_read(s->m, s->m->expert_bytes);
+    return 0;
+}
 int expert_pool_upload(struct expert_pool *x, int layer, int k, int expert, bool ahead) {
     struct decode *s = x->d->s;
     struct expert_slot *t = &expert_pool_slots(x, layer)[k];
@@ -277,12 +297,10 @@ int expert_pool_upload(struct expert_pool *x, int layer, int k, int expert, bool
         s->counts.wasted += !t->was_used;
         s->counts.prefetched_wasted += !t->was_used && t->is_prefetched;
     }
-    TRY(upload_expert(&x->uploads, t, s->m->w, layer, expert));
+    TRY(expert_pool_upload_to(x, t, layer, expert));
     t->was_used = false, t->is_prefetched = ahead;
     *expert_pool_slot_of(x, layer, expert) = (int16_t)k;
-    s->counts.uploaded++, s->counts.prefetched += ahead;
-    s->counts.uploaded_bytes += s->m->expert_bytes;
-    cpu_count_read(s->m, s->m->expert_bytes);
+    s->counts.prefetched += ahead;
     return 0;
 }
 int expert_pool_victim(const struct expert_pool *x, int layer, const int32_t *needed) {

@@ -8,18 +8,21 @@
  * the CPU has computed with it, so it was scanned for damage and is in memory. Experts that never move are
  * pinned_experts.h's.
  *
- * CPU and GPU differ by rounding: where an expert runs may decide a near tie. Engine thread only. */
+ * CPU and GPU differ by rounding: where an expert runs may decide a near tie. A pool that sends (expert_cache.is_sent)
+ * lets the device compute all experts, so that results do not depend on which ones are resident. Engine thread only. */
 #include "engine/exec/decode/router_lookahead.h"
 #include "engine/experts/budget.h"
 #include "engine/experts/score.h"
 #include "engine/placement/split.h"
 #include "engine/transfer/upload.h"
 
+enum { EXPERT_POOL_TRANSIT = 2 }; /* slots of a pool that sends, for experts that no slot of their layer can take */
 struct expert_pool {
     struct decode_device *d;
     int slots_per_layer;       /* slots per layer; 0: none */
     struct expert_slot *slots; /* [n_layers, slots_per_layer] */
     int16_t *slot_of;          /* [n_layers, n_experts] -1: not resident */
+    struct expert_slot transit[EXPERT_POOL_TRANSIT];
     struct upload_queue uploads;
     struct gpu_stream *compute;
     _Atomic int stop; /* cancels the uploads and the stream */
@@ -91,9 +94,9 @@ int expert_pool_rows_ready(struct decode_device *d, int micro, int layer);
 /* Adds the sum of the device's experts to `to`, [n, expert_io.width], once it is done (enqueued on d->main). */
 int expert_pool_join(struct decode_device *d, int micro, float *to, int n);
 /* Splits the experts that m's rows selected, and enqueues the device's part. *cpu_ids [m->n, topk]: ids left to the
- * CPU, -1 for the rest. *expected: predicted CPU seconds. */
+ * CPU, -1 for the rest. *expected: predicted CPU seconds. ERR_MODEL: a weight that was to be sent is damaged. */
 int expert_pool_run(struct decode_device *d, struct decode_micro_batch *m, int layer, int32_t **cpu_ids,
-                    double *expected);
+                    double *expected, struct error *e);
 /* See decode_prefetch. */
 int expert_pool_prefetch(struct decode_device *d, const struct lookahead *a, enum decode_prefetch_phase phase,
                          double until_batch_s);

@@ -8,7 +8,7 @@
 #include "engine/exec/decode/expert_pool_internal.h"
 #include "engine/experts/lookahead.h"
 
-enum { USED_MOST = 256 }; /* experts of a layer that the device computes at most; others are left to the CPU */
+enum { USED_MOST = EXPERT_POOL_USED_MOST }; /* others are left to the CPU */
 
 int expert_pool_save_rows(struct decode_device *d, int micro, int layer, const float *x, int n) {
     return d->pool ? router_lookahead_save_rows(&d->pool->lookahead, micro, layer, x, n) : 0;
@@ -189,30 +189,6 @@ static struct upload_choice pick_upload(struct expert_pool *x, int micro, int la
 
 /* --- Computing a layer ------------------------------------------------------------------------ */
 
-/* Computes one expert for its n pairs from index `at`: gathers their rows, runs it with the small-batch kernels, adds
- * its output. */
-static int run_expert(struct expert_pool *x, const struct work *w, int micro, int layer, const struct expert_slot *t,
-                      int at, int n) {
-    struct exec *exec = gpu_stream_exec(x->compute);
-    const struct expert_io io = decode_expert_io(x->d->s, w);
-    const int hidden = io.width;
-    TRY(op_run(
-        exec, OP_GATHER,
-        &(struct op_gather){
-            .out = x->expert_in, .x = io.in, .index = x->token[micro] + at, .n = n, .dim = hidden, .ldx = hidden}));
-    TRY(op_run(exec, OP_FFN,
-               &(struct op_ffn){.y = x->expert_out, .x = x->expert_in, .expert = t->view, .n = n, .hidden = hidden}));
-    TRY(expert_io_norm(exec, x->d->s->c, &x->d->layers[layer].view, x->expert_out, n));
-    return op_run(exec, OP_SCATTER_ADD,
-                  &(struct op_scatter_add){.y = x->y[micro],
-                                           .x = x->expert_out,
-                                           .index = x->token[micro] + at,
-                                           .weight = x->weight[micro] + at,
-                                           .n = n,
-                                           .dim = hidden,
-                                           .ldy = hidden});
-}
-
 /* Records the device's time for its previous layer, if that is complete. */
 static void record_device_time(struct expert_pool *x, int micro) {
     struct decode *s = x->d->s;
@@ -226,20 +202,12 @@ static void record_device_time(struct expert_pool *x, int micro) {
     x->timed_rows[micro] = 0;
 }
 
-/* The experts of a layer that the device computes. */
-struct device_part {
-    int n, pairs;                        /* experts; (row, choice) pairs */
-    struct expert_slot *slot[USED_MOST]; /* [n] */
-    int begin[USED_MOST];                /* [n] first pair of each, in host_token and host_weight */
-};
-
 /* Takes the experts that the split gives to the device, uploading those without a slot: fills `part` and the pairs, and
  * removes them from x->cpu_ids. Adds the predicted seconds of the others to *cpu_s. */
 static int take_device_part(struct expert_pool *x, const struct decode_micro_batch *m, int micro, int layer, int n,
                             struct device_part *part, double *cpu_s) {
     const struct split_plan *p = x->plan;
-    const int topk = x->d->s->c->topk;
-    part->n = part->pairs = 0;
+    part->n = part->first_pair = part->pairs = 0;
     for (int i = 0; i < n; i++) {
         int id = x->expert_ids[i], k;
         if (p->domain[i] != 1) {
@@ -252,53 +220,36 @@ static int take_device_part(struct expert_pool *x, const struct decode_micro_bat
             t = &expert_pool_slots(x, layer)[k];
         }
         if (!t || part->n == USED_MOST) continue; /* left to the CPU */
-        part->slot[part->n] = t, part->begin[part->n++] = part->pairs;
         x->expected_s[micro] += upload_has_arrived(&x->uploads, &t->upload)
                                     ? cost_table_at(&x->cost[1], x->expert_rows[id])
                                     /* not measurable: it waits for an upload */
                                     : -INFINITY;
-        t->was_used = true;
-        for (int r = 0; r < m->n_dev * topk; r++)
-            if (m->host.ids[r] == id) {
-                x->host_token[micro][part->pairs] = r / topk, x->host_weight[micro][part->pairs++] = m->host.weights[r];
-                x->cpu_ids[r] = -1;
-            }
+        expert_pool_add_to_part(x, m, part, t, id);
     }
     return 0;
 }
 
-/* Enqueues the device's part of a layer; its sum is in x->y[micro] once x->done[micro] has been signalled. */
-static int enqueue_device_part(struct expert_pool *x, int micro, int layer, int n_rows,
-                               const struct device_part *part) {
-    struct decode_device *d = x->d;
-    const struct decode *s = d->s;
-    /* Without a queue the host has waited for the rows, so that the previous sum is complete, too. */
-    if (s->cpu_queue) TRY(gpu_event_wait(x->ready[micro][layer % 2], x->compute));
-    TRY(gpu_fill(x->compute, x->y[micro], 0, (size_t)n_rows * (size_t)config_routed_width(s->c) * 4));
-    /* 0 bytes: no copy */
-    TRY(gpu_copy(x->compute, x->token[micro], x->host_token[micro], (size_t)part->pairs * 4, GPU_H2D));
-    TRY(gpu_copy(x->compute, x->weight[micro], x->host_weight[micro], (size_t)part->pairs * 4, GPU_H2D));
-    if (!part->n) return gpu_timeline_signal(x->done[micro], ++x->n_done[micro], x->compute);
-    TRY(gpu_event_record(x->begin[micro], x->compute));
-    int span = trace_begin(s->m->trace, x->compute, d->rank, LANE_COMPUTE, "experts", layer, micro);
-    for (int i = 0; i < part->n; i++) {
-        const int end = i + 1 < part->n ? part->begin[i + 1] : part->pairs;
-        TRY(upload_wait(&x->uploads, &part->slot[i]->upload, x->compute));
-        TRY(run_expert(x, &d->work[micro], micro, layer, part->slot[i], part->begin[i], end - part->begin[i]));
-    }
-    trace_end(s->m->trace, span, x->compute);
-    TRY(gpu_event_record(x->end[micro], x->compute));
-    x->timed_rows[micro] = n_rows;
-    TRY(upload_signal(&x->uploads, x->compute));
-    for (int i = 0; i < part->n; i++) upload_release(&x->uploads, &part->slot[i]->upload);
-    return gpu_timeline_signal(x->done[micro], ++x->n_done[micro], x->compute);
+/* Splits a layer's experts and enqueues the device's part. Adds the predicted seconds of the CPU's to *cpu_s. */
+static int run_split(struct expert_pool *x, const struct decode_micro_batch *m, int layer, double *cpu_s) {
+    struct decode *s = x->d->s;
+    struct device_part part;
+    const int micro = (int)(m - s->micro_batch);
+    const double begin_s = clock_now();
+    router_lookahead_judge(&x->lookahead, micro, layer, m->host.ids, m->n_dev);
+    const int n = split_layer(x, m, layer);
+    s->counts.decision_s += clock_now() - begin_s, s->counts.n_decisions++;
+    TRY(take_device_part(x, m, micro, layer, n, &part, cpu_s));
+    s->counts.selected += (uint64_t)n, s->counts.hits += (uint64_t)part.n;
+    x->d->n_hits += (uint64_t)part.pairs;
+    TRY(expert_pool_begin_parts(x, micro, layer, m->n_dev));
+    TRY(expert_pool_run_part(x, micro, layer, &part));
+    return expert_pool_end_parts(x, micro, m->n_dev, part.n > 0);
 }
 
 int expert_pool_run(struct decode_device *d, struct decode_micro_batch *m, int layer, int32_t **cpu_ids,
-                    double *expected) {
+                    double *expected, struct error *e) {
     struct expert_pool *x = d->pool;
-    struct decode *s = d->s;
-    struct device_part part;
+    const struct decode *s = d->s;
     const int micro = (int)(m - s->micro_batch), topk = s->c->topk;
     const double now = clock_now();
     if (x->layer_begin_s > 0)
@@ -306,18 +257,12 @@ int expert_pool_run(struct decode_device *d, struct decode_micro_batch *m, int l
     x->layer_begin_s = now;
     record_device_time(x, micro);
     x->expected_s[micro] = 0;
-    router_lookahead_judge(&x->lookahead, micro, layer, m->host.ids, m->n_dev);
-    const int n = split_layer(x, m, layer);
-    s->counts.decision_s += clock_now() - now, s->counts.n_decisions++;
     *expected = 0;
     *cpu_ids = x->cpu_ids;
     memcpy(x->cpu_ids, m->host.ids, (size_t)(m->n * topk) * sizeof *x->cpu_ids);
     memcpy(x->ids, x->cpu_ids, (size_t)(m->n * topk) * sizeof *x->ids);
     memcpy(x->router, m->host.router, (size_t)m->n * (size_t)config_n_choices(s->c) * sizeof *x->router);
-    TRY(take_device_part(x, m, micro, layer, n, &part, expected));
-    s->counts.selected += (uint64_t)n, s->counts.hits += (uint64_t)part.n;
-    d->n_hits += (uint64_t)part.pairs;
-    return enqueue_device_part(x, micro, layer, m->n_dev, &part);
+    return s->m->expert_cache.is_sent ? expert_pool_send(x, m, layer, e) : run_split(x, m, layer, expected);
 }
 
 int expert_pool_end_layer(struct decode_device *d, struct decode_micro_batch *m, int layer, double expected,
@@ -342,6 +287,7 @@ int expert_pool_end_layer(struct decode_device *d, struct decode_micro_batch *m,
     predict_update_rates(&d->predict, layer, x->expert_rows);
     int micro = (int)(m - s->micro_batch);
     counts->decision_s += (decided_s = clock_now()) - begin_s;
+    if (s->m->expert_cache.is_sent) return 0; /* what is missing is sent when it is chosen */
     TRY(router_lookahead_run(&x->lookahead, micro, layer + 1, x->ready[micro][(layer + 1) % 2], m->n_dev));
     const double pick_begin_s = clock_now();
     struct upload_choice upload = pick_upload(x, micro, layer, m->n_dev, decided_s - x->layer_begin_s);

@@ -12,7 +12,7 @@
 #include "engine/layer/expert_io.h"
 
 bool pinned_experts_are_used(const struct runtime *m) {
-    return m->expert_cache.is_pinned || (m->cost && m->cost->is_deterministic);
+    return m->expert_cache.is_pinned || (!m->expert_cache.is_sent && m->cost && m->cost->is_deterministic);
 }
 
 double pinned_experts_share(const struct runtime *m, int layer, int n) {
