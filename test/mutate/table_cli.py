@@ -214,6 +214,7 @@ change("serve-stranger", "another user is served at the socket", "e2e_serve_plac
 change("serve-memory", "--status omits the memory of prompts", "e2e_serve_place", ("cli/server/serve_status.c", "unshared_tokens(c->session, (size_t)prompt + (size_t)t->n_tokens)", "unshared_tokens(c->session, (size_t)t->n_tokens)"))
 change("resident-place", "a socket in somebody else's directory is used", "e2e_serve_place", ("cli/server/resident.c", "if (!access(path, F_OK) && !dir_is_private(path)) return refuse_shared_dir(path, e);", ""))
 change("resident-build", "the program attaches to an engine of another build", "e2e_serve_place", ("cli/remote/remote.c", "matches && !json_strings_equal(json_get(&status, \"build\"), &own_build)", "matches && !json_strings_equal(&own_build, &own_build)"))
+change("template-blank", "a template without text renders prompts", "unit_chat", ("tokenizer/chat/chat_template.c", "return blank == n ? 0 : jinja_parse", "return jinja_parse"))
 change("responses-namespace", "calls of functions of a namespace go to the client without it", "e2e_apis", ("cli/server/responses_tools.c", "        r->n_spaced++;\n", ""))
 change("responses-namespace-back", "calls of functions of a namespace come back without it", "e2e_apis", ("cli/server/responses_request.c", "if (space && space->type == JSON_STRING) return", "if (0) return"))
 change("responses-elsewhere", "items of another server are refused", "e2e_apis", ("cli/server/responses_request.c", "    if (is_elsewhere(item, type)) return 0;\n", ""))
