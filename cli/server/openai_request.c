@@ -145,9 +145,9 @@ static bool has_thought(const struct json *m) {
 
 /* Sets the value of a member of an object that has room for one more. */
 static void set_member(struct json *object, const char *key, const struct json *value) {
-    struct json *members = (struct json *)object->items;
-    if (json_get(object, key)) json_set(members, object->n, key, value);
-    else members[2 * object->n] = api_messages_word(key), members[2 * object->n++ + 1] = *value;
+    struct json *all = (struct json *)object->items;
+    if (json_get(object, key)) json_set(all, object->n, key, value);
+    else all[2 * object->n] = api_messages_word(key), all[2 * object->n++ + 1] = *value;
 }
 
 /* Finds the content of a message. An answer that was stopped at once, or a tool that returned nothing, may have none,
