@@ -151,6 +151,8 @@ static void test_values(void **state) {
         check_value(texts[i], "None", "\"None\"");
         check_value(texts[i], "x", "\"x\"");
     }
+    check_value(texts[0], "\"x\"", "\"\\\"x\\\"\"");
+    for (size_t i = 1; i < sizeof texts / sizeof *texts; i++) check_value(texts[i], "\"x\"", "\"x\"");
     check_value(texts[1], "null", "null");
     check_value(texts[2], "null", "null");
     check_value(texts[0], "null", "\"null\"");

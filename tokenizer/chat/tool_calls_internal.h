@@ -19,7 +19,10 @@ enum tool_value_kind { /* bits */
                        KIND_NULL = 8,
                        KIND_ARRAY = 16,
                        KIND_OBJECT = 32,
-                       KIND_ALL = 63
+                       KIND_ALL = 63,
+                       /* a string, and declared as nothing else: written without quotes. Others may have them, as
+                        * the grammars of required calls write them (schema_tagged.c) */
+                       KIND_PLAIN = 64
 };
 /* Returns the kinds of values that the tool's schema allows a parameter; 0: it does not say. */
 unsigned tool_call_param_kinds(const struct json *tools, const struct tool_call *k, struct markup_range key);

@@ -24,7 +24,7 @@ static struct tags tags_of(const char *prefix, const char *name, const char *suf
 }
 
 /* Kinds of a value whose tag says whether it is a string. */
-static unsigned kinds_if(bool is_string) { return is_string ? KIND_STRING : KIND_ALL & ~(unsigned)KIND_STRING; }
+static unsigned kinds_if(bool is_string) { return is_string ? KIND_PLAIN : KIND_ALL & ~(unsigned)KIND_STRING; }
 
 /* Finds the text between the next `open` and the `close` that ends it: a value may have that tag in it, as when a model
  * writes about its own calls. So what follows must begin another element (next), or be the end or `close` again. If no

@@ -79,8 +79,9 @@ unsigned tool_call_param_kinds(const struct json *tools, const struct tool_call 
         if (!f) f = &tools->items[i];
         of = json_get(f, "name"), parameters = json_get(f, "parameters");
         if (!of || of->type != JSON_STRING || of->n != k->name.len || memcmp(of->string, k->name.data, of->n)) continue;
-        const unsigned kinds = kinds_of(parameters, json_get(json_get(parameters, "properties"), name), 0);
-        return kinds == KIND_ALL ? 0 : kinds;
+        const struct json *schema = json_get(json_get(parameters, "properties"), name);
+        const unsigned kinds = kinds_of(parameters, schema, 0);
+        return json_is(json_get(schema, "type"), "string") ? KIND_PLAIN : kinds == KIND_ALL ? 0 : kinds;
     }
     return 0;
 }
@@ -124,11 +125,11 @@ int tool_call_put_value(struct buf *out, struct markup_range value, unsigned kin
     const struct markup_range v = markup_trim(value);
     unsigned kind = 0;
     bool put = false;
-    if (kinds != KIND_STRING) TRY(read_json(v, &kind));
+    if (kinds != KIND_PLAIN) TRY(read_json(v, &kind));
     /* where a string would do, a value is something else only if that would do, too */
-    if (kind && (!kinds || kind & kinds & ~(unsigned)KIND_STRING || !(kinds & KIND_STRING)))
+    if (kind && (!kinds || kind & kinds || !(kinds & KIND_STRING)))
         buf_add(out, v.s, (size_t)(v.end - v.s)), put = true;
-    if (!put && kinds && !(kinds & KIND_STRING)) {
+    if (!put && kinds && !(kinds & (KIND_STRING | KIND_PLAIN))) {
         const char *constant = constant_of(v, kinds);
         if (constant) buf_str(out, constant), put = true;
         else TRY(put_python(out, v, kinds, &put));
