@@ -313,8 +313,9 @@ static int parse_text(struct api_request *r, const char *body, size_t n, const s
     TRY(read_parameters(r, &root, TEXT, strict, e));
     TRY(read_text_logprobs(r, json_get(&root, "logprobs"), e));
     const struct json *prompt = json_get(&root, "prompt");
-    if (prompt && prompt->type == JSON_ARRAY && prompt->n == 1 && prompt->items[0].type == JSON_STRING)
-        prompt = &prompt->items[0];
+    if (prompt && prompt->type == JSON_ARRAY && prompt->n == 1 &&
+        (prompt->items[0].type == JSON_STRING || prompt->items[0].type == JSON_ARRAY))
+        prompt = &prompt->items[0]; /* the only one of a list */
     if (r->suffix && !r->suffix->n) r->suffix = NULL;
     if (r->suffix && (!prompt || prompt->type != JSON_STRING))
         return error_set(e, ERR_USAGE, "suffix: needs a prompt that is a text");

@@ -188,6 +188,7 @@ class Protocol(Case):
         body = {"prompt": [0xE2, 0x41, 0xC4, 0xAD] * 40, "max_tokens": 200}
         whole = json.loads(self.s.request("POST", "/v1/completions", body)[2])["choices"][0]["text"]
         self.assertIn("\ufffdA\u012d", whole)
+        self.assertEqual(json.loads(self.s.request("POST", "/v1/completions", {**body, "prompt": [body["prompt"]]})[2])["choices"][0]["text"], whole)  # a list of one prompt
         c = self.s.connection()
         c.request("POST", "/v1/completions", json.dumps({**body, "stream": True}))
         self.assertEqual("".join(choice["text"] for j in chunks(c.getresponse())[0] for choice in j["choices"]), whole)
@@ -228,7 +229,7 @@ class Protocol(Case):
             self.refused(400, word, body)
         self.assertEqual(self.refused(400, "prompt is too long: 70017 tokens > 65536 maximum", ask("x" * 70000))["code"], "context_length_exceeded")
         self.assertEqual(self.s.chat("x", model="other")[0], 200)
-        for body, word in (({}, "prompt"), ({"prompt": ["a", "b"]}, "prompt: "), ({"prompt": [1, -1]}, "prompt[1]"), ({"prompt": "x", "messages": []}, "messages: belongs to"), ({"prompt": "x", "echo": True}, "echo"), ({"prompt": "x", "enable_thinking": True}, "enable_thinking: belongs to")):
+        for body, word in (({}, "prompt"), ({"prompt": ["a", "b"]}, "prompt: "), ({"prompt": [[1], [2]]}, "prompt: "), ({"prompt": [[]]}, "prompt: "), ({"prompt": [[["a"]]]}, "prompt: "), ({"prompt": [1, -1]}, "prompt[1]"), ({"prompt": "x", "messages": []}, "messages: belongs to"), ({"prompt": "x", "echo": True}, "echo"), ({"prompt": "x", "enable_thinking": True}, "enable_thinking: belongs to")):
             self.refused(400, word, body, "/v1/completions")
         self.refused(404, "no resource", {}, "/" + "a" * 3000)
         self.refused(405, "needs method POST", None, post, "GET")
