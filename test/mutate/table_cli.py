@@ -221,6 +221,8 @@ change("calls-any-of", "anyOf in a parameter's schema says nothing", "unit_tools
 change("calls-python", "Python's constants in tags are strings", "unit_tools", ("tokenizer/chat/tool_calls_values.c", "const char *constant = constant_of(v, kinds);", "const char *constant = NULL;"))
 change("schema-nullable", "nullable says nothing", "e2e_structured", ("tokenizer/grammar/schema_older.c", "if (is_root || !is_true(json_get(in, \"nullable\"))) return 0;", "return 0;"))
 change("schema-exclusive", "exclusiveMinimum: true says nothing", "e2e_structured", ("tokenizer/grammar/schema_older.c", "return add(m, text(bounds[i][1]), *value), 0;", "break;"))
+change("forms-two-answers", "answers that follow each other are refused by templates", "unit_forms", ("tokenizer/chat/chat_forms.c", "if (joins) return join_last(t, &m, e);", ""))
+change("forms-greeting", "a greeting is refused by templates that begin with a question", "unit_forms", ("tokenizer/chat/chat_forms.c", "TRY(add_empty_question(t, e));", "return 0;"))
 change("responses-namespace", "calls of functions of a namespace go to the client without it", "e2e_apis", ("cli/server/responses_tools.c", "        r->n_spaced++;\n", ""))
 change("responses-namespace-back", "calls of functions of a namespace come back without it", "e2e_apis", ("cli/server/responses_request.c", "if (space && space->type == JSON_STRING) return", "if (0) return"))
 change("responses-elsewhere", "items of another server are refused", "e2e_apis", ("cli/server/responses_request.c", "    if (is_elsewhere(item, type)) return 0;\n", ""))
