@@ -113,8 +113,12 @@ uint32_t gguf_token_ends(const struct json *meta, int64_t *ids, uint32_t most) {
     struct end_list l = {.ids = ids, .most = most};
     const uint32_t n_texts = texts && texts->type == JSON_ARRAY ? texts->n : 0;
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-        const struct json *id = json_get(meta, keys[i]);
-        if (id && (i < FIRST_FIM || (json_int(id, -1) >= 0 && json_int(id, -1) < n_texts))) add(&l, json_int(id, -1));
+        const struct json *given = json_get(meta, keys[i]);
+        const uint32_t n = !given ? 0 : given->type == JSON_ARRAY ? given->n : 1;
+        for (uint32_t k = 0; k < n; k++) {
+            const int64_t id = json_int(given->type == JSON_ARRAY ? &given->items[k] : given, -1);
+            if (id != -1 && id != GGUF_TOKEN_NONE && (i < FIRST_FIM || (id >= 0 && id < n_texts))) add(&l, id);
+        }
     }
     bool has_return = false, has_call = false, has_flush = false, has_response = false;
     for (uint32_t i = 0; i < n_texts; i++) {

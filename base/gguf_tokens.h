@@ -11,6 +11,7 @@ enum gguf_token_type { /* values of tokenizer.ggml.token_type */
                        GGUF_TOKEN_UNUSED,
                        GGUF_TOKEN_BYTE
 };
+static const int64_t GGUF_TOKEN_NONE = UINT32_MAX; /* what some files have as the id of a token that they lack */
 /* Returns the type of a token: that of the file, or GGUF_TOKEN_CONTROL for names that only control tokens have. texts,
  * types: tokenizer.ggml.tokens and token_type; types may be NULL. */
 int64_t gguf_token_type(const struct json *texts, const struct json *types, uint32_t id);

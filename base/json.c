@@ -295,6 +295,7 @@ int json_parse(struct arena *a, const char *text, size_t n, int flags, const cha
                struct error *e) {
     struct parser p = {.arena = a, .text = text, .at = text, .end = text + n, .what = what, .e = e, .flags = flags};
     *root = (struct json){0};
+    if (n >= 3 && !memcmp(text, "\xEF\xBB\xBF", 3)) p.at += 3; /* a byte order mark */
     int rc = parse_value(&p, root);
     if (!rc) {
         skip_space(&p);

@@ -1,9 +1,9 @@
 #pragma once
 /* Bounded JSON reader for untrusted files: config.json, tokenizer.json, safetensors headers, sessions. Strict RFC 8259:
- * no comments, no trailing commas, no NaN (but with JSON_PYTHON), valid UTF-8 only. The escape of half a surrogate
- * pair, which JavaScript and Python write for text that was cut within a character, is read as U+FFFD. Members keep
- * their order. The tree is in the caller's arena; strings without escapes point into the text, which must outlive the
- * tree.
+ * no comments, no trailing commas, no NaN (but with JSON_PYTHON), valid UTF-8 only, after a byte order mark or without.
+ * The escape of half a surrogate pair, which JavaScript and Python write for text that was cut within a character, is
+ * read as U+FFFD. Members keep their order. The tree is in the caller's arena; strings without escapes point into the
+ * text, which must outlive the tree.
  */
 #include <stdbool.h>
 #include <stddef.h>

@@ -7,6 +7,7 @@
 
 #include "base/gguf_file.h"
 #include "base/json.h"
+#include "base/shard_names.h"
 
 int hub_choice_add(struct hub_set *s, const struct hub_file *f, struct error *e) {
     for (size_t i = 0; i < s->n; i++)
@@ -244,6 +245,19 @@ static bool is_shard_name(const struct json *file) {
            !memchr(file->string, 0, file->n) && !memchr(file->string, '/', file->n);
 }
 
+static bool has_file(const void *listing, const char *name) { return hub_listing_find(listing, name); }
+/* Whether an index names a file that is there. */
+static bool names_any(const struct hub_listing *l, const struct json *map) {
+    for (uint32_t i = 0; i < map->n; i++) {
+        const struct json *file = &map->items[2 * i + 1];
+        char name[1100];
+        if (!is_shard_name(file) || file->n >= sizeof name) return true;
+        snprintf(name, sizeof name, "%.*s", (int)file->n, file->string);
+        if (hub_listing_find(l, name)) return true;
+    }
+    return false;
+}
+
 int hub_choice_add_shards(const struct hub_listing *l, const char *index, size_t n, struct hub_set *s,
                           struct error *e) {
     enum { MAX_SHARDS = 4096 };
@@ -257,7 +271,14 @@ int hub_choice_add_shards(const struct hub_listing *l, const char *index, size_t
         rc = error_set(e, ERR_RUNTIME, "%s: %s has no weight_map", l->repo, weights_of(l)->path);
     const size_t before = s->n;
     const struct json *last = NULL;
-    for (uint32_t i = 0; !rc && map && i < map->n; i++) {
+    const bool is_stale = !rc && map && !names_any(l, map);
+    const int n_found = is_stale ? shard_names_find(has_file, l) : 0;
+    for (int i = 1; !rc && i <= n_found; i++) {
+        char name[SHARD_NAME_SIZE];
+        shard_names_put(has_file, l, i, n_found, name);
+        rc = hub_choice_add(s, hub_listing_find(l, name), e);
+    }
+    for (uint32_t i = 0; !rc && !n_found && map && i < map->n; i++) {
         const struct json *file = &map->items[2 * i + 1];
         char name[1100];
         if (!is_shard_name(file) || file->n >= sizeof name) {

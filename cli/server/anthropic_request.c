@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "cli/server/anthropic.h"
+#include "cli/server/anthropic_blocks.h"
 #include "cli/server/api_format.h"
 #include "cli/server/api_images.h"
 #include "cli/server/api_members.h"
@@ -46,10 +47,7 @@ static int join_blocks(struct api_request *r, const struct json *blocks, uint32_
         buf_add(&b, text->string, text->n);
         ++*n_found;
     }
-    const char *copy = b.failed ? NULL : arena_strndup(&r->arena, b.data ? b.data : "", b.len);
-    *out = (struct json){.type = JSON_STRING, .n = (uint32_t)b.len, .string = copy};
-    buf_free(&b);
-    return copy ? 0 : error_set(e, ERR_MEMORY, "no memory");
+    return api_messages_take(r, &b, out, e);
 }
 
 /* Checks the types of blocks, and that each has the member that its type needs. */
@@ -91,8 +89,10 @@ static int read_text(struct api_request *r, const struct json *j, const char *wh
     if (!api_members_present(j)) return 0;
     if (j->type == JSON_STRING) return *out = *j, 0;
     if (j->type != JSON_ARRAY) return error_set(e, ERR_USAGE, "%s: must be text or an array of blocks", where);
-    return takes_images ? api_images_join(r, j, "text", where, out, e)
-                        : api_messages_join(r, j, "text", "", where, out, e);
+    if (!takes_images) return api_messages_join(r, j, "text", "", where, out, e);
+    struct json plain;
+    TRY(anthropic_plain_blocks(r, j, where, &plain, e));
+    return api_images_join(r, &plain, "text", where, out, e);
 }
 /* The same for a system prompt. */
 static int read_system(struct api_request *r, const struct json *j, const char *where, struct json *out,
@@ -160,8 +160,10 @@ static int add_message(struct api_messages *m, const struct json *from, uint32_t
     if (!content || content->type != JSON_ARRAY)
         return error_set(e, ERR_USAGE, "%s: must be text or an array of blocks", where);
     if (!assistant && !content->n) return error_set(e, ERR_USAGE, "%s: must not be empty", where);
-    TRY(check_blocks(content, where, assistant, e));
-    return assistant ? add_assistant(m, content, e) : add_user(m, content, where, e);
+    struct json plain;
+    TRY(anthropic_plain_blocks(m->request, content, where, &plain, e));
+    TRY(check_blocks(&plain, where, assistant, e));
+    return assistant ? add_assistant(m, &plain, e) : add_user(m, &plain, where, e);
 }
 
 static int read_messages(struct api_request *r, const struct json *root, struct json *out, struct error *e) {
@@ -239,17 +241,10 @@ static int read_format(struct api_request *r, const struct json *root, struct er
                            &r->source, e);
 }
 
-static int read_thinking(const struct json *thinking, int *think, struct error *e) {
-    const struct json *type = json_get(thinking, "type");
-    *think = json_is(type, "enabled") ? 1 : json_is(type, "disabled") ? 0 : -1;
-    if (!api_members_present(thinking) || *think >= 0 || json_is(type, "adaptive")) return 0;
-    return error_set(e, ERR_USAGE, "thinking.type: must be enabled, disabled or adaptive");
-}
-
 static int parse(struct api_request *r, const char *body, size_t n, const struct chat_template *chat, bool strict,
                  struct error *e) {
     const struct api_member_table table = {.rows = members, .n = sizeof members / sizeof *members, .prefix = ""};
-    struct api_template_options options = {0};
+    struct api_template_options options = {.think = -1};
     struct json root, messages;
     TRY(api_parse_root(r, body, n, &root, e));
     TRY(api_members_read(r, &root, &table, strict, e));
@@ -257,7 +252,7 @@ static int parse(struct api_request *r, const char *body, size_t n, const struct
     take_partial_answer(r, &messages);
     TRY(read_tools(r, &root, strict, e));
     TRY(read_format(r, &root, e));
-    TRY(read_thinking(json_get(&root, "thinking"), &options.think, e));
+    TRY(api_messages_read_thinking(json_get(&root, "thinking"), &options.think, e));
     options.effort = json_path(&root, "output_config.effort");
     const struct json *user = json_path(&root, "metadata.user_id");
     if (user && user->type == JSON_STRING) r->user = user;

@@ -8,6 +8,11 @@
 enum { API_MAX_CHOICES = 16, API_ID_SIZE = 40 };
 enum api_tool_choice { API_TOOLS_AUTO, API_TOOLS_NONE, API_TOOLS_REQUIRED };
 
+/* A tool of a namespace: what the model calls it, and its two names for the client. All are strings. */
+struct api_spaced_tool {
+    struct json joined, space, name;
+};
+
 struct api_request {
     /* owns the members below; strings may point into the body, which must outlive the request */
     struct arena arena;
@@ -16,6 +21,8 @@ struct api_request {
     const struct json *model, *tools; /* NULL: absent */
     const struct json *user;          /* the end user, where one program asks for several; NULL: absent */
     const struct json *skipped_tool;  /* type of a tool that was left out; NULL: none */
+    struct api_spaced_tool *spaced;   /* tools of namespaces, where the protocol has such */
+    size_t n_spaced;
     enum api_tool_choice tool_choice; /* NONE: tools is NULL */
     const struct json *forced_tool;   /* with REQUIRED: name of the only tool that may be called; NULL: any */
     bool single_tool_call;            /* at most one call in an answer */

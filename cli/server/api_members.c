@@ -75,6 +75,16 @@ static int read_integer(const char *name, const struct json *j, double lo, doubl
     return 0;
 }
 
+/* Reads a number of tokens. One that is larger than any context limits nothing. */
+static int read_limit(const char *name, const struct json *j, double lo, int *out, struct error *e) {
+    enum { MOST = 1 << 24 };
+    const double v = json_num(j, NAN);
+    if (!(v >= lo) || v != floor(v))
+        return error_set(e, ERR_USAGE, "%s: must be an integer from 0, or -1 for no limit", name);
+    *out = v < MOST ? (int)v : MOST;
+    return 0;
+}
+
 /* Reads a value that is present. */
 static int read_member(struct api_request *r, const struct api_member *m, const char *name, const struct json *j,
                        struct error *e) {
@@ -93,11 +103,7 @@ static int read_member(struct api_request *r, const struct api_member *m, const 
         *(int *)field = (int)integer;
         return 0;
     case MEMBER_LONG: TRY(read_integer(name, j, m->lo, m->hi, field, e)); return 0;
-    case MEMBER_LIMIT:
-        if (read_integer(name, j, -1, 1 << 24, &integer, e))
-            return error_set(e, ERR_USAGE, "%s: must be an integer from 0 to %d, or -1 for no limit", name, 1 << 24);
-        *(int *)field = (int)integer;
-        return 0;
+    case MEMBER_LIMIT: return read_limit(name, j, m->lo < -1 ? m->lo : -1, field, e);
     case MEMBER_FLAG:
     case MEMBER_NO_FLAG:
         if (j->type != JSON_BOOL) return error_set(e, ERR_USAGE, "%s: must be true or false", name);

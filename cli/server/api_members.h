@@ -9,7 +9,7 @@ enum api_member_kind {
     MEMBER_NUMBER,   /* float, from lo to hi */
     MEMBER_INTEGER,  /* int, from lo to hi */
     MEMBER_LONG,     /* int64_t, from lo to hi */
-    MEMBER_LIMIT,    /* int: a number of tokens from 0, or -1 for no limit */
+    MEMBER_LIMIT,    /* int: a number of tokens from 0, or -1 for no limit; lo: another such number below */
     MEMBER_FLAG,     /* bool */
     MEMBER_NO_FLAG,  /* bool, with the opposite meaning */
     MEMBER_TEXT,     /* const struct json *: a string */

@@ -87,6 +87,18 @@ int api_messages_open_tools(struct api_request *r, const struct json *from, stru
     return 0;
 }
 
+int api_messages_check_tool(const struct json *tool, uint32_t i, struct error *e) {
+    const struct json *name = json_path(tool, "function.name");
+    return name && name->type == JSON_STRING ? 0 : error_set(e, ERR_USAGE, "tools[%u].function.name: missing", i);
+}
+
+int api_messages_read_thinking(const struct json *thinking, int *think, struct error *e) {
+    const struct json *type = json_get(thinking, "type");
+    if (json_is(type, "enabled") || json_is(type, "disabled")) return *think = json_is(type, "enabled"), 0;
+    if (!api_members_present(thinking) || json_is(type, "adaptive") || json_is(type, "auto")) return 0;
+    return error_set(e, ERR_USAGE, "thinking.type: must be enabled, disabled or adaptive");
+}
+
 int api_messages_skip_tool(struct api_request *r, uint32_t i, const struct json *type, const char *supported,
                            bool strict, struct error *e) {
     if (strict || type->type != JSON_STRING)
@@ -101,12 +113,29 @@ static bool is_word_of(const struct json *word, const char *list) {
     return false;
 }
 
+int api_messages_take(struct api_request *r, struct buf *b, struct json *out, struct error *e) {
+    const char *copy = b->failed ? NULL : arena_strndup(&r->arena, b->data ? b->data : "", b->len);
+    *out = (struct json){.type = JSON_STRING, .n = (uint32_t)b->len, .string = copy};
+    buf_free(b);
+    return copy ? 0 : no_memory(e);
+}
+int api_messages_json(struct api_request *r, const struct json *value, struct json *out, struct error *e) {
+    struct buf b = {0};
+    b.failed |= json_write(&b, value) != 0;
+    return api_messages_take(r, &b, out, e);
+}
+
+/* Returns the text of a part of a content. */
+static const struct json *part_text(const struct json *part) {
+    return json_get(part, json_is(json_get(part, "type"), "refusal") ? "refusal" : "text");
+}
+
 int api_messages_join(struct api_request *r, const struct json *parts, const char *types, const char *also,
                       const char *where, struct json *out, struct error *e) {
     const int first = (int)strcspn(types, " ");
     size_t n = 0;
     for (uint32_t i = 0; i < parts->n; i++) {
-        const struct json *text = json_get(&parts->items[i], "text"), *type = json_get(&parts->items[i], "type");
+        const struct json *text = part_text(&parts->items[i]), *type = json_get(&parts->items[i], "type");
         if (type && type->type == JSON_STRING && !is_word_of(type, types))
             return error_set(e, ERR_USAGE, "%s[%u]: %.*s is not supported: only parts of type %.*s%s are", where, i,
                              (int)(type->n < 60 ? type->n : 60), type->string, first, types, also);
@@ -118,7 +147,7 @@ int api_messages_join(struct api_request *r, const struct json *parts, const cha
     if (!s || n > UINT32_MAX) return no_memory(e);
     *out = (struct json){.type = JSON_STRING, .n = (uint32_t)n, .string = s};
     for (uint32_t i = 0; i < parts->n; i++) {
-        const struct json *text = json_get(&parts->items[i], "text");
+        const struct json *text = part_text(&parts->items[i]);
         memcpy(s, text->string, text->n);
         s += text->n;
     }

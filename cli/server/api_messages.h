@@ -26,6 +26,10 @@ int api_messages_tool(struct api_request *r, const struct json *name, const stru
  * (*tools)->n counts them. *tools: NULL if there is no such member. */
 int api_messages_open_tools(struct api_request *r, const struct json *from, struct json **tools, struct json **list,
                             struct error *e);
+/* Checks that tools[i], in the form of a chat template, is a function with a name. */
+int api_messages_check_tool(const struct json *tool, uint32_t i, struct error *e);
+/* Reads `thinking`, an object with a type, into *think: 1, 0, or unchanged if the model decides. */
+int api_messages_read_thinking(const struct json *thinking, int *think, struct error *e);
 /* Leaves out tools[i], whose type is another than that of the tools that a client carries out. strict: refuses it. */
 int api_messages_skip_tool(struct api_request *r, uint32_t i, const struct json *type, const char *supported,
                            bool strict, struct error *e);
@@ -33,10 +37,16 @@ int api_messages_skip_tool(struct api_request *r, uint32_t i, const struct json 
 int api_messages_array(struct api_request *r, uint32_t n, struct json *out, struct json **items, struct error *e);
 
 /* Joins content parts into one text, the only form that templates and the model accept. A part is an object with a type
- * of `types` (separated by spaces) and a text. where: what messages call the list, such as "messages[3].content"; also:
- * what else is supported there, after the first of `types`, such as " and image_url". */
+ * of `types` (separated by spaces) and a text under the name `text` or, of a refusal, `refusal`. where: what messages
+ * call the list, such as "messages[3].content"; also: what else is supported there, after the first of `types`, such as
+ * " and image_url". */
 int api_messages_join(struct api_request *r, const struct json *parts, const char *types, const char *also,
                       const char *where, struct json *out, struct error *e);
+
+/* Makes the JSON text of a value; ERR_MEMORY. */
+int api_messages_json(struct api_request *r, const struct json *value, struct json *out, struct error *e);
+/* Makes a string of the arena of what b holds, and frees b; ERR_MEMORY. */
+int api_messages_take(struct api_request *r, struct buf *b, struct json *out, struct error *e);
 
 /* Returns a system prompt, a string or a list of parts, without the headers that it begins with: lines, or whole parts,
  * of the form x-anthropic-NAME: VALUE. They are addressed to the service, and Claude Code's changes with every request,

@@ -33,7 +33,7 @@ static const struct api_member members[] = {
 };
 static const struct api_member options[] = {
     API_SAMPLING,
-    API_VALUE("num_predict", MEMBER_INTEGER, max_tokens, -2, 1 << 24),
+    API_VALUE("num_predict", MEMBER_LIMIT, max_tokens, -2),
     {.name = "stop", .kind = MEMBER_STOP},
     API_NOTHING("num_ctx"),
     API_NOTHING("num_keep"),
@@ -178,10 +178,7 @@ static int add_message(struct api_messages *m, const struct json *from, uint32_t
 static int check_tools(const struct json *tools, struct error *e) {
     if (!api_members_present(tools)) return 0;
     if (tools->type != JSON_ARRAY) return error_set(e, ERR_USAGE, "tools: must be an array");
-    for (uint32_t i = 0; i < tools->n; i++) {
-        const struct json *name = json_path(&tools->items[i], "function.name");
-        if (!name || name->type != JSON_STRING) return error_set(e, ERR_USAGE, "tools[%u].function.name: missing", i);
-    }
+    for (uint32_t i = 0; i < tools->n; i++) TRY(api_messages_check_tool(&tools->items[i], i, e));
     return 0;
 }
 

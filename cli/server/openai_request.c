@@ -15,8 +15,7 @@ enum { CHAT = 1, TEXT = 2 }; /* forms */
 static const char why_logits[] = "the vocabulary is restricted by response_format and guided_choice only",
                   why_grammar[] = "use response_format, guided_grammar or guided_json",
                   why_sampling[] = "sampling uses temperature, top_k, top_p and min_p",
-                  why_end[] = "only the model, max_tokens and stop end an answer",
-                  why_template_variable[] = "set it in chat_template_kwargs", why_text_only[] = "only text";
+                  why_end[] = "only the model, max_tokens and stop end an answer", why_text_only[] = "only text";
 static const struct api_member members[] = {
     API_OTHER("messages", .forms = CHAT),
     API_OTHER("tools", .forms = CHAT),
@@ -84,8 +83,8 @@ static const struct api_member members[] = {
     API_REFUSED("functions", 0, "use tools"),
     API_REFUSED("function_call", 0, "use tool_choice"),
     API_REFUSED("chat_template", NAN, "the model's own template is used"),
-    API_REFUSED("enable_thinking", NAN, why_template_variable),
-    API_REFUSED("thinking", NAN, why_template_variable),
+    API_OTHER("enable_thinking", .forms = CHAT),
+    API_OTHER("thinking", .forms = CHAT),
     API_REFUSED("web_search_options", NAN, "there is no web search"),
     API_REFUSED("audio", 0, why_text_only),
 };
@@ -144,42 +143,58 @@ static bool has_thought(const struct json *m) {
     return any && json_is(json_get(m, "role"), "assistant");
 }
 
+/* Sets the value of a member of an object that has room for one more. */
+static void set_member(struct json *object, const char *key, const struct json *value) {
+    struct json *all = (struct json *)object->items;
+    if (json_get(object, key)) json_set(all, object->n, key, value);
+    else all[2 * object->n] = api_messages_word(key), all[2 * object->n++ + 1] = *value;
+}
+
+/* Finds the content of a message. An answer that was stopped at once, or a tool that returned nothing, may have none,
+ * and an answer may be a refusal instead. */
+static int find_content(const struct json *m, const char *where, const struct json **out, struct error *e) {
+    static const struct json nothing = {.type = JSON_STRING, .string = ""};
+    const struct json *role = json_get(m, "role"), *refusal = json_get(m, "refusal");
+    const bool may_lack = json_is(role, "assistant") || json_is(role, "tool");
+    *out = json_get(m, "content");
+    if (api_members_present(*out)) {
+        if ((*out)->type == JSON_STRING || (*out)->type == JSON_ARRAY) return 0;
+        return error_set(e, ERR_USAGE, "%s: must be text or an array of parts", where);
+    }
+    if (may_lack && refusal && refusal->type == JSON_STRING) return *out = refusal, 0;
+    if (api_members_present(json_get(m, "tool_calls")) || has_thought(m)) return 0;
+    if (!may_lack) return error_set(e, ERR_USAGE, "%s: missing", where);
+    return *out = &nothing, 0;
+}
+
 static int read_message(struct api_request *r, const struct json *m, uint32_t i, const struct chat_template *chat,
                         struct json *out, struct error *e) {
-    static const char *const unsupported[] = {"function_call", "audio", "refusal"}; /* no template uses these */
-    const struct json *role = json_get(m, "role"), *content = json_get(m, "content"),
-                      *calls = json_get(m, "tool_calls");
+    static const char *const unsupported[] = {"function_call", "audio"}; /* no template uses these */
+    static const char types[] = "text input_text output_text refusal";
+    const struct json *role = json_get(m, "role"), *calls = json_get(m, "tool_calls"), *content;
     struct json joined, kept, *copy;
     char where[40];
     snprintf(where, sizeof where, "messages[%u].content", i);
     if (m->type != JSON_OBJECT || !role || role->type != JSON_STRING)
         return error_set(e, ERR_USAGE, "messages[%u]: an object with a role is required", i);
-    if (content && content->type != JSON_STRING && content->type != JSON_ARRAY && content->type != JSON_NULL)
-        return error_set(e, ERR_USAGE, "%s: must be text or an array of parts", where);
-    if (!api_members_present(content) && !api_members_present(calls) && !has_thought(m))
-        return error_set(e, ERR_USAGE, "%s: missing", where);
+    TRY(find_content(m, where, &content, e));
     if (api_members_present(calls) && calls->type != JSON_ARRAY)
         return error_set(e, ERR_USAGE, "messages[%u].tool_calls: must be an array", i);
     for (size_t k = 0; k < sizeof unsupported / sizeof *unsupported; k++)
         if (api_members_present(json_get(m, unsupported[k])))
             return error_set(e, ERR_USAGE, "messages[%u].%s is not supported", i, unsupported[k]);
-    static const char types[] = "text input_text output_text";
     TRY(check_role(chat, role, i, &role, e));
-    if (!(copy = json_members(&r->arena, m, 0))) return error_set(e, ERR_MEMORY, "no memory");
+    if (!(copy = json_members(&r->arena, m, 1))) return error_set(e, ERR_MEMORY, "no memory");
+    *out = (struct json){.type = JSON_OBJECT, .n = m->n, .items = copy};
     json_set(copy, m->n, "role", role);
-    if (content && json_is(role, "system")) {
-        kept = api_messages_without_headers(content);
-        content = &kept;
-        json_set(copy, m->n, "content", content);
-    }
+    if (content && json_is(role, "system")) kept = api_messages_without_headers(content), content = &kept;
     if (content && content->type == JSON_ARRAY) {
         TRY(json_is(role, "user") || json_is(role, "tool")
                 ? api_images_join(r, content, types, where, &joined, e)
                 : api_messages_join(r, content, types, "", where, &joined, e));
-        json_set(copy, m->n, "content", &joined);
+        content = &joined;
     }
-    *out = *m;
-    out->items = copy;
+    if (content) set_member(out, "content", content);
     return 0;
 }
 
@@ -200,8 +215,10 @@ static int read_tools(struct api_request *r, const struct json *root, bool stric
     for (uint32_t i = 0; tools && i < from->n; i++) {
         const struct json *type = json_get(&from->items[i], "type");
         if (from->items[i].type != JSON_OBJECT) return error_set(e, ERR_USAGE, "tools[%u]: must be an object", i);
-        if (!api_members_present(type) || json_is(type, "function")) list[tools->n++] = from->items[i];
-        else TRY(api_messages_skip_tool(r, i, type, "function", strict, e));
+        if (!api_members_present(type) || json_is(type, "function")) {
+            TRY(api_messages_check_tool(&from->items[i], i, e));
+            list[tools->n++] = from->items[i];
+        } else TRY(api_messages_skip_tool(r, i, type, "function", strict, e));
     }
     r->tools = tools;
     if (!api_members_present(choice) || json_is(choice, "auto")) return 0;
@@ -233,6 +250,15 @@ static int take_partial_answer(struct api_request *r, const struct json *root, s
     return 0;
 }
 
+/* Whether to think, as the servers of Qwen (enable_thinking), and of DeepSeek, GLM and Kimi (thinking) take it. */
+static int read_thinking(const struct json *root, int *think, struct error *e) {
+    const struct json *thinking = json_get(root, "thinking");
+    bool enabled = false;
+    TRY(api_members_flag(root, "enable_thinking", &enabled, e));
+    if (api_members_present(json_get(root, "enable_thinking"))) *think = enabled;
+    return api_messages_read_thinking(thinking, think, e);
+}
+
 static int read_template_options(const struct json *root, struct api_template_options *o, struct error *e) {
     const struct json *kwargs = json_get(root, "chat_template_kwargs"), *modalities = json_get(root, "modalities");
     bool prompt = true;
@@ -242,6 +268,7 @@ static int read_template_options(const struct json *root, struct api_template_op
         return error_set(e, ERR_USAGE, "chat_template_kwargs: must be an object");
     if (api_members_present(o->effort) && o->effort->type != JSON_STRING)
         return error_set(e, ERR_USAGE, "reasoning_effort: must be a string");
+    TRY(read_thinking(root, &o->think, e));
     for (uint32_t i = 0; api_members_present(modalities) && modalities->type == JSON_ARRAY && i < modalities->n; i++)
         if (!json_is(&modalities->items[i], "text")) return error_set(e, ERR_USAGE, "modalities: %s", why_text_only);
     TRY(api_members_flag(root, "add_generation_prompt", &prompt, e));
@@ -286,8 +313,9 @@ static int parse_text(struct api_request *r, const char *body, size_t n, const s
     TRY(read_parameters(r, &root, TEXT, strict, e));
     TRY(read_text_logprobs(r, json_get(&root, "logprobs"), e));
     const struct json *prompt = json_get(&root, "prompt");
-    if (prompt && prompt->type == JSON_ARRAY && prompt->n == 1 && prompt->items[0].type == JSON_STRING)
-        prompt = &prompt->items[0];
+    if (prompt && prompt->type == JSON_ARRAY && prompt->n == 1 &&
+        (prompt->items[0].type == JSON_STRING || prompt->items[0].type == JSON_ARRAY))
+        prompt = &prompt->items[0]; /* the only one of a list */
     if (r->suffix && !r->suffix->n) r->suffix = NULL;
     if (r->suffix && (!prompt || prompt->type != JSON_STRING))
         return error_set(e, ERR_USAGE, "suffix: needs a prompt that is a text");

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/server/responses_tools.h"
 #include "cli/terminal/out.h"
 
 /* --- objects ---------------------------------------------------------------------------------- */
@@ -26,7 +27,7 @@ static void put_item(struct buf *b, const struct api_answer *a, int index, enum 
 static void put_call(struct buf *b, const struct api_answer *a, int index, const struct tool_call *call, bool begins) {
     buf_fmt(b, "{\"id\": \"fc_%s_%d\", \"type\": \"function_call\", \"status\": \"%s\", \"call_id\": \"call_%s_%d\", ",
             a->code, index, begins ? "in_progress" : "completed", a->code, index);
-    api_put_text_member(b, "name", call->name.data, call->name.len);
+    responses_tools_put_name(b, a->request, call);
     buf_str(b, ", ");
     api_put_text_member(b, "arguments", begins ? "" : call->arguments.data, begins ? 0 : call->arguments.len);
     buf_char(b, '}');
@@ -190,7 +191,7 @@ static void put_arguments_event(struct buf *b, struct api_answer *a, const struc
     snprintf(name, sizeof name, "response.function_call_arguments.%s", step);
     put_item_event(b, a, name);
     buf_fmt(b, "\"item_id\": \"fc_%s_%d\", ", a->code, a->n_blocks - 1);
-    api_put_text_member(b, "name", call->name.data, call->name.len);
+    responses_tools_put_name(b, a->request, call);
     buf_str(b, ", ");
     api_put_text_member(b, member, call->arguments.data + from, call->arguments.len - from);
     buf_str(b, "}\n\n");

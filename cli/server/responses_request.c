@@ -9,6 +9,7 @@
 #include "cli/server/api_messages.h"
 #include "cli/server/openai.h"
 #include "cli/server/responses.h"
+#include "cli/server/responses_tools.h"
 
 static const char why_state[] = "nothing is stored; send the whole conversation as input";
 static const struct api_member members[] = {
@@ -46,7 +47,7 @@ static const struct api_member members[] = {
 /* takes_images: the content may be a list of parts, with images among them; else it is a text. */
 static int read_content(struct api_request *r, const struct json *content, const char *where, bool takes_images,
                         struct json *out, struct error *e) {
-    static const char types[] = "input_text output_text text reasoning_text summary_text";
+    static const char types[] = "input_text output_text text reasoning_text summary_text refusal";
     if (content && content->type == JSON_STRING) return *out = *content, 0;
     if (!content || content->type != JSON_ARRAY)
         return error_set(e, ERR_USAGE, "%s: must be text or an array of parts", where);
@@ -91,24 +92,43 @@ static int add_message(struct api_messages *m, const struct json *item, uint32_t
     snprintf(where, sizeof where, "input[%u].content", i);
     while (k < 4 && !json_is(json_get(item, "role"), roles[k][0])) k++;
     if (k == 4) return error_set(e, ERR_USAGE, "input[%u].role: must be user, assistant, system or developer", i);
-    TRY(read_content(m->request, json_get(item, "content"), where, k == 2, &text, e));
+    if (k == 3 && !api_members_present(json_get(item, "content"))) text = api_messages_word("");
+    else TRY(read_content(m->request, json_get(item, "content"), where, k == 2, &text, e));
     return k == 3 ? add_assistant(m, &text, thought, e) : api_messages_add(m, roles[k][1], &text, e);
 }
 
-/* A call of a tool; that of a custom tool has a text as input. Calls that follow each other belong to one message. */
+/* Names the call of a tool. A kind of tool that the protocol itself defines has a type of item instead of a name. */
+static int read_call_name(struct api_request *r, const struct json *item, uint32_t i, struct json *out,
+                          struct error *e) {
+    const struct json *name = json_get(item, "name"), *space = json_get(item, "namespace"),
+                      *type = json_get(item, "type");
+    if (!api_members_present(name) && !json_is(type, "function_call") && !json_is(type, "custom_tool_call"))
+        return *out = *type, out->n -= (uint32_t)strlen("_call"), 0;
+    if (!name || name->type != JSON_STRING) return error_set(e, ERR_USAGE, "input[%u].name: missing", i);
+    if (space && space->type == JSON_STRING) return responses_tools_join(r, space, name, out, e);
+    return *out = *name, 0;
+}
+
+/* Returns the arguments of a call: an object or a text, by the kind of tool. */
+static const struct json *find_arguments(const struct json *item) {
+    static const char *const names[] = {"arguments", "input", "action", "operation"};
+    for (size_t k = 0; k < sizeof names / sizeof *names; k++)
+        if (api_members_present(json_get(item, names[k]))) return json_get(item, names[k]);
+    return NULL;
+}
+
+/* A call of a tool. Calls that follow each other belong to one message. */
 static int add_call(struct api_messages *m, const struct json *item, uint32_t i, const struct json *thought,
                     struct error *e) {
-    const struct json *name = json_get(item, "name"), *arguments = json_get(item, "arguments"),
-                      empty = api_messages_word("");
-    struct json *list, *last = m->n ? &m->items[m->n - 1] : NULL, calls;
+    const struct json empty = api_messages_word("");
+    struct json name, *list, *last = m->n ? &m->items[m->n - 1] : NULL, calls;
     const struct json *earlier =
         last && json_is(json_get(last, "role"), "assistant") ? json_get(last, "tool_calls") : NULL;
     const uint32_t n = earlier ? earlier->n : 0;
-    if (!name || name->type != JSON_STRING) return error_set(e, ERR_USAGE, "input[%u].name: missing", i);
+    TRY(read_call_name(m->request, item, i, &name, e));
     TRY(api_messages_array(m->request, n + 1, &calls, &list, e));
     if (n) memcpy(list, earlier->items, n * sizeof *list);
-    TRY(api_messages_call(m->request, json_get(item, "call_id"), name, arguments ? arguments : json_get(item, "input"),
-                          &list[n], e));
+    TRY(api_messages_call(m->request, json_get(item, "call_id"), &name, find_arguments(item), &list[n], e));
     if (!last || !json_is(json_get(last, "role"), "assistant")) TRY(add_assistant(m, &empty, thought, e));
     else TRY(add_thought(m, thought, e));
     if (earlier) json_set((struct json *)last->items, last->n, "tool_calls", &calls);
@@ -116,12 +136,22 @@ static int add_call(struct api_messages *m, const struct json *item, uint32_t i,
     return 0;
 }
 
+/* Reads what a tool has returned: a text, parts, or data in a form of the tool's own, which the model reads as JSON. */
+static int read_output(struct api_request *r, const struct json *output, const char *where, struct json *out,
+                       struct error *e) {
+    const bool is_parts = output && output->type == JSON_ARRAY && (!output->n || json_get(output->items, "type"));
+    if (!api_members_present(output)) return *out = api_messages_word(""), 0;
+    if (output->type == JSON_STRING || is_parts) return read_content(r, output, where, true, out, e);
+    return api_messages_json(r, output, out, e);
+}
 static int add_output(struct api_messages *m, const struct json *item, uint32_t i, struct error *e) {
-    const struct json *id = json_get(item, "call_id");
+    const struct json *id = json_get(item, "call_id"), *output = json_get(item, "output");
     char where[40];
     struct json text;
     snprintf(where, sizeof where, "input[%u].output", i);
-    TRY(read_content(m->request, json_get(item, "output"), where, true, &text, e));
+    const struct json *found = json_get(item, "tools"); /* of a search for tools */
+    if (!output && !found) return error_set(e, ERR_USAGE, "%s: missing", where);
+    TRY(output ? read_output(m->request, output, where, &text, e) : api_messages_json(m->request, found, &text, e));
     TRY(api_messages_add(m, "tool", &text, e));
     if (api_members_present(id)) api_messages_set(m, "tool_call_id", id);
     return 0;
@@ -142,18 +172,32 @@ static int read_reasoning(struct api_request *r, const struct json *item, uint32
     return join_texts(r, thought, &text, thought, e);
 }
 
+static bool ends_in(const struct json *type, const char *ending) {
+    const size_t n = strlen(ending);
+    return type->type == JSON_STRING && type->n > n && !memcmp(type->string + type->n - n, ending, n);
+}
+/* Whether another server has made the item, for itself: a call that it has carried out, or a list of its tools. Clients
+ * send such items back with the conversation that they began there. */
+static bool is_elsewhere(const struct json *item, const struct json *type) {
+    return (ends_in(type, "_call") && !api_members_present(json_get(item, "call_id"))) ||
+           json_is(type, "mcp_list_tools") || json_is(type, "mcp_approval_request") ||
+           json_is(type, "mcp_approval_response");
+}
+
 static int add_item(struct api_messages *m, const struct json *item, uint32_t i, const struct json *thought,
                     struct error *e) {
     const struct json *type = json_get(item, "type");
     if (item->type != JSON_OBJECT) return error_set(e, ERR_USAGE, "input[%u]: must be an object", i);
     if (!api_members_present(type) || json_is(type, "message")) return add_message(m, item, i, thought, e);
-    if (json_is(type, "function_call") || json_is(type, "custom_tool_call")) return add_call(m, item, i, thought, e);
-    if (json_is(type, "function_call_output") || json_is(type, "custom_tool_call_output"))
-        return add_output(m, item, i, e);
-    if (json_is(type, "web_search_call")) return 0; /* of another server */
+    if (ends_in(type, "_output")) return add_output(m, item, i, e);
+    if (json_is(type, "function_call") || (ends_in(type, "_call") && !is_elsewhere(item, type)))
+        return add_call(m, item, i, thought, e);
+    if (is_elsewhere(item, type)) return 0;
+    if (json_is(type, "item_reference"))
+        return error_set(e, ERR_USAGE, "input[%u]: item_reference is not supported: %s", i, why_state);
     return error_set(e, ERR_USAGE,
-                     "input[%u].type: only message, function_call, function_call_output and reasoning are supported",
-                     i);
+                     "input[%u].type: %.*s is not supported: only message, reasoning, and calls with their outputs are",
+                     i, type->type == JSON_STRING ? (int)(type->n < 60 ? type->n : 60) : 0, type->string);
 }
 
 static int read_input(struct api_request *r, const struct json *root, struct json *out, struct error *e) {
@@ -179,33 +223,6 @@ static int read_input(struct api_request *r, const struct json *root, struct jso
     return 0;
 }
 
-/* --- tools ------------------------------------------------------------------------------------- */
-
-static int read_tools(struct api_request *r, const struct json *root, bool strict, struct error *e) {
-    const struct json *from = json_get(root, "tools"), *choice = json_get(root, "tool_choice"),
-                      *name = json_get(choice, "name");
-    struct json *tools, *list;
-    if (json_is(choice, "none")) r->tool_choice = API_TOOLS_NONE;
-    else if (json_is(choice, "required")) r->tool_choice = API_TOOLS_REQUIRED;
-    else if (json_is(json_get(choice, "type"), "function") && name && name->type == JSON_STRING)
-        r->tool_choice = API_TOOLS_REQUIRED, r->forced_tool = name;
-    else if (api_members_present(choice) && !json_is(choice, "auto"))
-        return error_set(e, ERR_USAGE, "tool_choice: must be none, auto, required, or a function with its name");
-    TRY(api_messages_open_tools(r, from, &tools, &list, e));
-    for (uint32_t i = 0; tools && i < from->n; i++) {
-        const struct json *t = &from->items[i], *tool = json_get(t, "name"), *type = json_get(t, "type");
-        if (!type) return error_set(e, ERR_USAGE, "tools[%u].type: missing", i);
-        if (!json_is(type, "function")) {
-            TRY(api_messages_skip_tool(r, i, type, "function", strict, e));
-            continue;
-        }
-        if (!tool || tool->type != JSON_STRING) return error_set(e, ERR_USAGE, "tools[%u].name: missing", i);
-        TRY(api_messages_tool(r, tool, json_get(t, "description"), json_get(t, "parameters"), &list[tools->n++], e));
-    }
-    r->tools = tools;
-    return 0;
-}
-
 static int parse(struct api_request *r, const char *body, size_t n, const struct chat_template *chat, bool strict,
                  struct error *e) {
     const struct api_member_table table = {.rows = members, .n = sizeof members / sizeof *members, .prefix = ""};
@@ -214,7 +231,7 @@ static int parse(struct api_request *r, const char *body, size_t n, const struct
     TRY(api_parse_root(r, body, n, &root, e));
     TRY(api_members_read(r, &root, &table, strict, e));
     TRY(read_input(r, &root, &messages, e));
-    TRY(read_tools(r, &root, strict, e));
+    TRY(responses_tools_read(r, &root, strict, e));
     TRY(api_format_read_typed(&r->arena, "text.format", json_path(&root, "text.format"), &r->source, &r->has_source,
                               e));
     const struct json *effort = json_path(&root, "reasoning.effort");

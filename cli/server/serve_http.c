@@ -331,12 +331,24 @@ static const struct route {
               {"/tokenize", "POST", on_tokenize, &openai_chat, .has_model = true},
               {"/detokenize", "POST", on_detokenize, &openai_chat, .has_model = true}};
 
+/* Returns what follows a path in a URL, or NULL if it does not begin with that path. Clients that join a base URL and a
+ * resource write more than one slash between them. */
+static const char *after_path(const char *path, const char *url) {
+    for (; *path; path++, url++) {
+        if (*path != *url) return NULL;
+        while (*path == '/' && url[1] == '/') url++;
+    }
+    return url;
+}
+
 /* model: the one that a path ends in. */
 static bool route_matches(const struct route *r, struct server *s, const char *url, struct serve_model **model) {
-    size_t n = strlen(r->path);
-    if (n == 1) return s->app->opts.v[OPT_PAGE].on && !strcmp(url, r->path);
-    if (r->path[n - 1] != '/') return !strcmp(url, r->path);
-    return !strncmp(url, r->path, n) && (*model = serve_model_find(s, url + n, strlen(url + n)));
+    const size_t n = strlen(r->path);
+    const char *rest = after_path(r->path, url);
+    if (!rest) return false;
+    if (n == 1) return s->app->opts.v[OPT_PAGE].on && !*rest;
+    if (r->path[n - 1] != '/') return !rest[strspn(rest, "/")];
+    return (*model = serve_model_find(s, rest, strlen(rest)));
 }
 
 /* Compares in constant time. */
@@ -474,6 +486,9 @@ enum MHD_Result serve_request(void *server, struct MHD_Connection *c, const char
         if (x->over_share) set_refusal(x, 503, NULL, "too many connections from this client");
         else if (x->local || !strcmp(url, "/health") || (route && route->fn == on_page) || check_key(x))
             set_route(x, route, url, method);
+        const char *coding = mhd.lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_ENCODING);
+        if (!x->status && coding && strcasecmp(coding, "identity"))
+            set_refusal(x, 415, NULL, "the body is compressed (Content-Encoding); send it uncompressed");
         if (!x->status && length && strtoull(length, NULL, 10) > SERVE_BODY_BYTES)
             set_refusal(x, 413, NULL, "the body is larger than 16 MB");
         bool is_chunked = mhd.lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_TRANSFER_ENCODING);

@@ -13,6 +13,14 @@ static double leading_dense(const struct config *c) {
     while (n < c->n_layers && !c->layer[n].moe) n++;
     return n;
 }
+/* Whether a list of kinds of layers says that all attend to all tokens, as all layers of the config do. */
+static bool lists_plain_layers(const struct config *c, const struct json *v) {
+    for (uint32_t i = 0; i < v->n; i++)
+        if (v->type != JSON_ARRAY || !json_is(&v->items[i], "full_attention")) return false;
+    for (int i = 0; i < c->n_layers; i++)
+        if (c->layer[i].mixer != MIXER_ATTENTION || c->layer[i].window) return false;
+    return true;
+}
 /* Whether a member that no parser reads states what the config already says. */
 static bool is_stated(const struct config *c, const char *key, const struct json *v) {
     const struct {
@@ -47,6 +55,7 @@ static bool is_stated(const struct config *c, const char *key, const struct json
         {{"topk_group"}, c->topk_group},
         {{"use_moe_router_bias", "use_routing_bias", "moe_router_enable_expert_bias"}, c->router_bias},
     };
+    if (!strcmp(key, "layer_types")) return lists_plain_layers(c, v);
     const double number = v->type == JSON_BOOL ? v->boolean : json_num(v, NAN);
     for (size_t i = 0; i < sizeof stated / sizeof *stated; i++)
         for (int k = 0; k < 4 && stated[i].keys[k]; k++)
@@ -78,11 +87,20 @@ static void read_tokens(struct config_reader *r, struct config *c) {
     uint32_t n = !eos ? 0 : eos->type == JSON_ARRAY ? eos->n : 1;
     if (n > CONFIG_MAX_EOS) config_fail(r, "'eos_token_id' lists %u ids; hearth takes up to %d", n, CONFIG_MAX_EOS);
     for (uint32_t i = 0; i < n && !r->rc; i++) {
-        int64_t id = json_int(eos->type == JSON_ARRAY ? json_at(eos, i) : eos, -1);
-        if (id < 0 || id >= c->vocab)
+        const struct json *one = eos->type == JSON_ARRAY ? json_at(eos, i) : eos;
+        const int64_t id = json_int(one, INT64_MIN);
+        if (id == -1 || one->type == JSON_NULL) continue; /* none */
+        if (id == INT64_MIN) config_fail(r, "'eos_token_id' is not a whole number, nor a list of such");
+        else if (id < 0 || id >= c->vocab)
             config_fail(r, "'eos_token_id' is %lld in a vocabulary of %d", (long long)id, c->vocab);
         else c->eos[c->n_eos++] = (int)id;
     }
+}
+
+static void check_direction(struct config_reader *r) {
+    if (!config_bool(r, "is_causal", true))
+        config_fail(r, "'is_causal' is false: each token sees the later ones, too, as in models that embed texts; "
+                       "hearth computes causal attention");
 }
 
 /* Families with an activation of their own overwrite c->glu. */
@@ -206,6 +224,7 @@ int config_parse(struct config *c, const struct json *root, const char *what, bo
     read_activation(&r, c);
     quantization_read(&r, c);
     if (!r.rc) read_tokens(&r, c);
+    if (!r.rc) check_direction(&r);
     if (!r.rc) c->arch->parse(&r, c);
     if (!r.rc) check_products(&r, c);
     if (!r.rc) check_experts(&r, c);

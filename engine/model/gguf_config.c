@@ -10,6 +10,7 @@
 
 /* Keys that correspond to config.json keys. name NULL: read elsewhere in this file, or irrelevant. */
 static const struct gguf_key common[] = {
+    {"attention.causal", "is_causal"},
     {"attention.head_count", "num_attention_heads"},
     {"attention.head_count_kv", "num_key_value_heads"},
     {"attention.layer_norm_rms_epsilon", "rms_norm_eps"},
@@ -153,7 +154,7 @@ static void put_tokens(struct config_builder *t) {
     const uint32_t n = gguf_token_ends(t->meta, ends, CONFIG_MAX_EOS);
     struct json *ids = n ? gguf_build_list(t, "eos_token_id", n) : NULL;
     for (uint32_t i = 0; ids && i < n; i++) ids[i] = (struct json){.type = JSON_INT, .integer = ends[i]};
-    if (bos) gguf_build_json(t, "bos_token_id", *bos);
+    if (bos && json_int(bos, -1) != GGUF_TOKEN_NONE) gguf_build_json(t, "bos_token_id", *bos);
 }
 
 /* Renames members whose names differ in this family's config.json. */

@@ -1,7 +1,8 @@
 #include "engine/model/quantization.h"
 
 /* Sources: transformers' quantizer configs; compressed-tensors' QuantizationScheme and CompressionFormat; AutoGPTQ,
- * GPTQModel and AutoAWQ; NVIDIA's modelopt; AutoRound's exporters; SGLang's w4afp8.
+ * GPTQModel and AutoAWQ; NVIDIA's modelopt; AutoRound's exporters; SGLang's w4afp8; vLLM's reader
+ * of AMD Quark's files.
  */
 
 static void read_block(struct config_reader *in, struct config *c, const struct json *block, const char *key) {
@@ -142,6 +143,40 @@ static void read_w4afp8(struct config_reader *in, struct config *c) {
         config_has(in, "group_size") ? read_group_size(in, config_get(in, "group_size"), "group_size") : 128;
 }
 
+/* AMD's Quark: what is done to the weights of a kind of layer. A list has the steps: NVFP4's codes and their scales. */
+static void check_quark(struct config_reader *in, struct config *c, const struct json *weight, const char *where) {
+    const bool is_list = weight && weight->type == JSON_ARRAY;
+    const struct json *w = is_list ? json_at(weight, 0) : weight, *type = json_get(w, "dtype"),
+                      *block = json_get(w, "block_size");
+    const bool is_nvfp4 =
+        is_list && weight->n == 2 && json_is(type, "fp4") && json_is(json_get(json_at(weight, 1), "dtype"), "fp8_e4m3");
+    const bool is_plain = !is_list && (json_is(type, "fp4") || json_is(type, "fp8_e4m3") ||
+                                       (json_is(type, "int8") && json_bool(json_get(w, "symmetric"), true)));
+    if (!weight || weight->type == JSON_NULL) return;
+    if (!is_nvfp4 && !is_plain)
+        config_fail(in,
+                    "'quantization_config.%s' has weights of type \"%.*s\"; hearth computes with Quark's fp4, fp8_e4m3 "
+                    "and symmetric int8",
+                    where, type && type->type == JSON_STRING ? (int)(type->n < 40 ? type->n : 40) : 1,
+                    type && type->type == JSON_STRING ? type->string : "?");
+    else if (block && block->type == JSON_ARRAY) read_block(in, c, block, "block_size");
+}
+static void check_quark_list(struct config_reader *in, struct config *c, const char *key) {
+    const struct json *list = config_get(in, key);
+    for (uint32_t i = 0; list && list->type == JSON_OBJECT && i < list->n && !in->rc; i++)
+        check_quark(in, c, json_get(&list->items[2 * i + 1], "weight"), key);
+}
+static void read_quark(struct config_reader *in, struct config *c) {
+    const struct json *algorithms = config_get(in, "algo_config");
+    check_quark(in, c, json_get(config_get(in, "global_quant_config"), "weight"), "global_quant_config");
+    check_quark_list(in, c, "layer_quant_config");
+    check_quark_list(in, c, "layer_type_quant_config");
+    for (uint32_t i = 0; algorithms && algorithms->type == JSON_ARRAY && i < algorithms->n; i++)
+        if (json_is(json_get(&algorithms->items[i], "name"), "rotation") ||
+            json_is(json_get(&algorithms->items[i], "name"), "quarot"))
+            config_fail(in, "'quantization_config.algo_config' rotates activations, which hearth does not compute");
+}
+
 enum { MODELOPT = 4 }; /* some of its files do not name it */
 static const struct {
     const char *name;
@@ -155,6 +190,7 @@ static const struct {
                {"gptq", QUANT_GPTQ, read_gptq},
                {"awq", QUANT_AWQ, read_awq},
                {"fbgemm_fp8", QUANT_FLOAT, NULL},
+               {"quark", QUANT_FLOAT, read_quark},
                {"auto-round", QUANT_GPTQ, read_auto_round},
                {"intel/auto-round", QUANT_GPTQ, read_auto_round},
                {"w4afp8", QUANT_W4AFP8, read_w4afp8}};

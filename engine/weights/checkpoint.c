@@ -5,6 +5,8 @@
 
 #include "base/gguf_file.h"
 #include "base/hash.h"
+#include "base/log.h"
+#include "base/shard_names.h"
 #include "engine/weights/safetensors.h"
 
 /* One name table for all shards, because a scale may be in a different file from its weight. */
@@ -160,38 +162,73 @@ static int add_shard(struct checkpoint *c, const char *name, size_t n, struct er
                    : safetensors_parse(s->map.data, s->map.size, path, add_tensor, &a, &c->mlx, e);
 }
 
-/* First pass over the index: lists each file once, in order of appearance. */
+/* A pass over the index. */
 struct listing {
     struct checkpoint *c;
     struct error *e;
     const char *what;
-    bool check;
+    int n_present; /* SURVEY: entries whose file is there */
+    int n_stale;   /* COMPARE: entries whose tensor is not in their file */
 };
-static int on_index(void *ctx, const char *tensor, size_t nt, const char *file, size_t nf) {
+static bool has_file(const void *checkpoint, const char *name) {
+    const struct checkpoint *c = checkpoint;
+    char path[4096];
+    return !file_join(path, sizeof path, c->dir, name, NULL) && file_exists(path);
+}
+static int survey(void *ctx, const char *tensor, size_t nt, const char *file, size_t nf) {
+    struct listing *l = ctx;
+    char name[256];
+    snprintf(name, sizeof name, "%.*s", (int)nf, file);
+    if (!l->n_present) l->n_present += has_file(l->c, name);
+    return 0;
+}
+/* Opens each file once, in order of appearance. */
+static int open_listed(void *ctx, const char *tensor, size_t nt, const char *file, size_t nf) {
     struct listing *l = ctx;
     struct checkpoint *c = l->c;
-    if (!l->check) {
-        if (c->n_shards && strlen(c->shards[c->n_shards - 1].name) == nf &&
-            !memcmp(c->shards[c->n_shards - 1].name, file, nf))
-            return 0;
-        for (int i = 0; i < c->n_shards; i++)
-            if (strlen(c->shards[i].name) == nf && !memcmp(c->shards[i].name, file, nf)) return 0;
-        if (c->n_shards >= 4096) return error_set(l->e, ERR_MODEL, "%s: more than 4096 files", l->what);
-        return add_shard(c, file, nf, l->e);
-    }
+    for (int i = c->n_shards; i-- > 0;)
+        if (strlen(c->shards[i].name) == nf && !memcmp(c->shards[i].name, file, nf)) return 0;
+    if (c->n_shards >= SHARD_NAMES_MOST)
+        return error_set(l->e, ERR_MODEL, "%s: more than %d files", l->what, SHARD_NAMES_MOST);
+    return add_shard(c, file, nf, l->e);
+}
+/* Counts entries that are not as the files are. Programs that merge or quantize models leave such; what the model needs
+ * and no file has is missed later. */
+static int compare(void *ctx, const char *tensor, size_t nt, const char *file, size_t nf) {
+    struct listing *l = ctx;
     char name[1024];
     if (nt >= sizeof name || memchr(tensor, 0, nt))
         return error_set(l->e, ERR_MODEL, "%s: a tensor name of %zu bytes", l->what, nt);
     memcpy(name, tensor, nt);
     name[nt] = 0;
-    const struct tensor *t = checkpoint_find(c, name);
-    const char *where = t ? c->shards[t->shard].name : NULL;
-    if (!t)
-        return error_set(l->e, ERR_MODEL, "%s: tensor %.200s should be in %.*s, but is not", l->what, name, (int)nf,
-                         file);
-    if (strlen(where) != nf || memcmp(where, file, nf))
-        return error_set(l->e, ERR_MODEL, "%s: tensor %.200s should be in %.*s, but is in %s", l->what, name, (int)nf,
-                         file, where);
+    const struct tensor *t = checkpoint_find(l->c, name);
+    const char *where = t ? l->c->shards[t->shard].name : "";
+    l->n_stale += strlen(where) != nf || memcmp(where, file, nf) != 0;
+    return 0;
+}
+
+/* Opens the files that are there by their names, if the index names others only. */
+static int open_unlisted(struct checkpoint *c, const char *index, struct error *e) {
+    const int n = shard_names_find(has_file, c);
+    char name[SHARD_NAME_SIZE];
+    if (!n)
+        return error_set(e, ERR_MODEL, "%s: none of the files that it names is there; the download is incomplete",
+                         index);
+    for (int i = 1; i <= n; i++) {
+        shard_names_put(has_file, c, i, n, name);
+        TRY(add_shard(c, name, strlen(name), e));
+    }
+    log_say(LOG_INFO, "%s: names other files than those that are there; %s%s is read", index, name,
+            n > 1 ? " and those before it" : "");
+    return 0;
+}
+static int open_index(struct checkpoint *c, const char *path, const char *text, size_t n, struct error *e) {
+    struct listing l = {c, e, path, 0, 0};
+    TRY(safetensors_index(text, n, path, survey, &l, e));
+    if (!l.n_present) return open_unlisted(c, path, e);
+    TRY(safetensors_index(text, n, path, open_listed, &l, e));
+    TRY(safetensors_index(text, n, path, compare, &l, e));
+    if (l.n_stale) log_say(LOG_INFO, "%s: %d tensors are in other files, or in none", path, l.n_stale);
     return 0;
 }
 
@@ -260,10 +297,7 @@ int checkpoint_open(struct checkpoint *c, const char *dir, struct error *e) {
     else if (is_list) {
         if ((rc = file_join(path, sizeof path, dir, name, e))) goto out;
         if ((rc = file_read(path, MAX_INDEX, &text, &n, e))) goto out;
-        struct listing l = {c, e, path, false};
-        if ((rc = safetensors_index(text, n, path, on_index, &l, e))) goto out;
-        l.check = true;
-        rc = safetensors_index(text, n, path, on_index, &l, e);
+        rc = open_index(c, path, text, n, e);
     } else rc = add_shard(c, name, strlen(name), e);
 out:
     mem_free(text);

@@ -230,6 +230,12 @@ def mlx_config(bits, mode="affine"):
     return {"group_size": 32, "bits": bits, "mode": mode, "model.layers.0.mlp.gate": {"group_size": 32, "bits": 8}}
 
 
+def quark(dtype, scheme, **more):
+    return {"quant_method": "quark", "algo_config": [{"name": "autosmoothquant"}], "exclude": ["lm_head", "*mlp.gate"], "export": {"kv_cache_group": [], "pack_method": "reorder", "weight_format": "real_quantized"},
+            "global_quant_config": {"weight": {"dtype": dtype, "qscheme": scheme, **more}, "input_tensors": {"dtype": dtype, "is_dynamic": True}, "bias": None, "output_tensors": None},
+            "layer_quant_config": {}, "layer_type_quant_config": {}, "quant_mode": "eager_mode"}
+
+
 # name: (quantization_config, function, its arguments)
 FORMATS = {
     "int4": (compressed("pack-quantized", 4, strategy="group", group_size=32), pack_quantized, {}),
@@ -247,6 +253,10 @@ FORMATS = {
     "nvfp4 packed": (compressed("nvfp4-pack-quantized", 4, "float", strategy="tensor_group", group_size=16), fp4, {"block": 16, "packed": True}),
     "mxfp4": ({"quant_method": "modelopt", "quant_algo": "MXFP4"}, fp4, {"block": 32, "packed": False}),
     "mxfp4 packed": (compressed("mxfp4-pack-quantized", 4, "float", strategy="group", group_size=32), fp4, {"block": 32, "packed": True}),
+    "quark mxfp4": (quark("fp4", "per_group", group_size=32, scale_format="e8m0"), fp4, {"block": 32, "packed": False}),
+    "quark fp8 a row": (quark("fp8_e4m3", "per_channel"), fp8, {"per": "row"}),
+    "quark fp8 a block": (quark("fp8_e4m3", "per_block", block_size=[128, 128]), fp8, {"per": "block"}),
+    "quark int8": (quark("int8", "per_channel", symmetric=True), int8, {}),
     "mxfp8": (compressed("mxfp8-quantized", 8, "float", strategy="group", group_size=32), fp8, {"per": "mx"}),
     "fp8 a tensor": (compressed("float-quantized", 8, "float", strategy="tensor"), fp8, {"per": "tensor"}),
     "fp8 a row": (compressed("float-quantized", 8, "float", strategy="channel"), fp8, {"per": "row"}),

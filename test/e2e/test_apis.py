@@ -156,6 +156,20 @@ class Anthropic(Api):
         self.assertEqual(chat("user", header % 8), f"[user]{header % 8}[user]prompt[assistant]")
         self.assertEqual(self.post("/v1/responses", {"input": "prompt", "instructions": header % 9 + "\nS"})["output"][0]["content"][0]["text"], "[system]S[user]prompt[assistant]")
 
+    def test_other_blocks(self):
+        """Texts within other blocks are read, and what another server did itself is left out: a client sends such blocks again with every request."""
+        said = lambda *messages: self.post("/v1/messages", {"messages": [*messages, {"role": "user", "content": "prompt"}], "max_tokens": 500})["content"][0]["text"].removesuffix("[user]prompt[assistant]")
+        text = lambda s: {"type": "text", "text": s}
+        document = lambda **source: {"type": "document", "title": "T", "source": source}
+        found = {"type": "search_result", "title": "F", "source": "http://f", "content": [text("g")]}
+        self.assertEqual(said({"role": "user", "content": [document(type="text", media_type="text/plain", data="a"), document(type="content", content=[text("b"), text("c")]), document(type="content", content="d"), found, text("e")]}),
+                         "[user]T\na\n\nT\nbc\n\nT\nd\n\nF\nhttp://f\ng\n\ne")
+        result = lambda *blocks: {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": [*blocks]}]}
+        use = {"type": "tool_use", "id": "t", "name": "time", "input": {}}
+        self.assertEqual(said({"role": "user", "content": "a"}, {"role": "assistant", "content": [use]}, result({"type": "tool_reference", "tool_name": "X"}, found)), "[user]a[assistant][tool]tool: X\nF\nhttp://f\ng\n\n")
+        gone = [{"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}, {"type": "web_search_tool_result", "tool_use_id": "s", "content": []}, {"type": "mcp_tool_use", "id": "m", "name": "n"}, {"type": "mcp_tool_result", "tool_use_id": "m"}]
+        self.assertEqual(said({"role": "user", "content": "a"}, {"role": "assistant", "content": [*gone, text("b"), {"type": "compaction", "content": "c"}]}, {"role": "user", "content": "d"}, {"role": "assistant", "content": gone}), "[user]a[assistant]bc\n\n[user]d[assistant]")
+
     def test_bytes(self):
         """Bytes that are no UTF-8 become U+FFFD in the arguments of a call, as in a chat; a character of thinking that is parted by a control token stays whole in a stream."""
         question = "say " + json.dumps(['\x0ea\ue0e2\x0f\x0e\ue082\ue0ac\x0f\x10{"name": "weather", "arguments": {"city": "B\ue0ff"}}\x11'])
@@ -167,8 +181,8 @@ class Anthropic(Api):
     def test_refused(self):
         image = [{"type": "document", "source": {"type": "base64", "data": ""}}]
         for more, word in (({"messages": []}, "messages:"), ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"), ({"messages": [{"role": "user"}]}, "messages[0].content"), ({"messages": [{"role": "user", "content": []}]}, "messages[0].content: must not be empty"),
-                           ({"messages": [{"role": "user", "content": image}]}, "messages[0].content[0]: document is not supported"), ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "messages[0].content[0].tool_use_id: missing"),
-                           ({"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": image}]}]}, "messages[0].content[0].content[0]: document"),
+                           ({"messages": [{"role": "user", "content": image}]}, "messages[0].content: document: only sources of type text and content are read"), ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "messages[0].content[0].tool_use_id: missing"),
+                           ({"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": image}]}]}, "messages[0].content[0].content: document"),
                            ({"messages": [{"role": "user", "content": [3]}]}, "messages[0].content[0]"), ({"max_tokens": -2}, "max_tokens"), ({"system": 3}, "system:"), ({"thinking": {"type": "maybe"}}, "thinking.type"),
                            ({"tools": [{"type": 3, "name": "web_search"}]}, "tools[0].type"), ({"tools": [{}]}, "tools[0].name"), ({"tool_choice": {"type": "tool"}}, "tool_choice.type"), ({"tool_choice": {"type": "any"}}, "there are no tools"),
                            ({"tool_choice": {"type": "any"}, "tools": self.TOOLS}, "cannot be required"), ({"mcp_servers": [{"url": "x"}]}, "mcp_servers is not supported"), ({"stop_sequences": [3]}, "stop_sequences"),
@@ -336,6 +350,44 @@ class Responses(Api):
         shown = [re.findall('"(?:id|name)": *"([^"]+)"', part) for part in said.split("[assistant]")[1:-1]]
         self.assertEqual(shown, [["c0", "weather", "c1", "time"], ["c2", "weather"]], said)
 
+    def test_namespaces(self):
+        """Codex offers the tools of an MCP server as a namespace. The model calls them by joined names; the client has both names apart, also in the calls that it sends back."""
+        self.s.end()
+        self.env["FAKE_SHOWS_CALLS"] = "1"
+        self.s = self.serve()
+        function = lambda name: {"type": "function", "name": name, "parameters": CITY}
+        tools = [{"type": "namespace", "name": "mcp__a__", "tools": [function("x"), function("y")]}, function("weather"), {"type": "namespace", "name": "b", "tools": [function("x"), {"type": "custom", "name": "z"}]}]
+        for joined, names in (("mcp__a__y", ("y", "mcp__a__")), ("b__x", ("x", "b")), ("weather", ("weather", None))):
+            text = "say " + json.dumps(['\x10{"name": "%s", "arguments": {}}\x11' % joined])
+            item = self.ask(text, tools=tools)["output"][0]
+            self.assertEqual((item["type"], item["name"], item.get("namespace")), ("function_call", *names))
+            got = events(self.ask(text, tools=tools, stream=True))
+            streamed = [e["item"] for name, e in got if name in ("response.output_item.added", "response.output_item.done")] + got[-1][1]["response"]["output"]
+            self.assertEqual([(i["name"], i.get("namespace")) for i in streamed], [names] * 3)
+            back = [{"role": "user", "content": "call"}, item, {"type": "function_call_output", "call_id": item["call_id"], "output": "noon"}, {"role": "user", "content": "prompt"}]
+            self.assertEqual(re.findall('"name": *"([^"]+)"', self.ask(back, tools=tools)["output"][0]["content"][0]["text"]), [joined])
+        self.assertIn("tools[0].tools[0].name", self.ask("x", tools=[{"type": "namespace", "name": "a", "tools": [{"type": "function"}]}], status=400)["error"]["message"])
+
+    def test_items_of_other_servers(self):
+        """A conversation that began at another server goes on: calls that the client has carried out are calls, whatever their kind, and what that server did itself is left out."""
+        self.s.end()
+        self.env["FAKE_SHOWS_CALLS"] = "1"
+        self.s = self.serve()
+        user = lambda text: {"role": "user", "content": text}
+        said = lambda *items: self.ask([user("call"), *items, user("prompt")])["output"][0]["content"][0]["text"].replace('"c"[user]', "[user]")
+        output = lambda kind, value: {"type": kind + "_output", "call_id": "c", "output": value}
+        call = {"type": "function_call", "call_id": "c", "name": "time", "arguments": "{}"}
+        for value, shown in ((None, ""), ([], ""), ({"content": "a"}, '{"content": "a"}'), ([{"stdout": "a"}], '[{"stdout": "a"}]'), ([{"type": "input_text", "text": "a"}], "a")):
+            text = said(call, output("function_call", value))
+            self.assertEqual(text.split("[tool]")[1], shown + "[user]prompt[assistant]")
+        for kind, more in (("local_shell", {"action": {"command": ["ls"]}}), ("shell", {"action": {"commands": ["ls"]}}), ("apply_patch", {"operation": {"path": "ls"}}), ("tool_search", {"arguments": {"query": "ls"}})):
+            text = said({"type": kind + "_call", "call_id": "c", "status": "completed", **more}, output(kind + "_call", "a"))
+            self.assertEqual((re.findall('"name": *"([^"]+)"', text), "ls" in text, text.split("[tool]")[1]), ([kind], True, "a[user]prompt[assistant]"))
+        self.assertIn("[tool]" + json.dumps(self.TOOLS), said(call, {"type": "tool_search_output", "call_id": "c", "tools": self.TOOLS}))
+        gone = [{"type": t, "id": "i"} for t in ("web_search_call", "file_search_call", "image_generation_call", "code_interpreter_call", "mcp_call", "mcp_list_tools", "mcp_approval_request")]
+        refused = {"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}
+        self.assertEqual(said(*gone, refused, {"role": "assistant", "content": None}), "[user]call[assistant]no[assistant][user]prompt[assistant]")
+
     def test_reasoning_comes_back(self):
         """Thinking that a client sends back is that of the assistant's next message, as in the other protocols."""
         self.s.end()
@@ -372,7 +424,7 @@ class Responses(Api):
 
     def test_refused(self):
         for more, word in (({"text": ""}, "input:"), ({"text": [3]}, "input[0]"), ({"text": [{"role": "bot", "content": "x"}]}, "input[0].role"), ({"text": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0]: an image needs a url"),
-                           ({"text": [{"type": "computer_call"}]}, "input[0].type"), ({"text": [{"type": "function_call"}]}, "input[0].name"), ({"text": [{"type": "reasoning"}]}, "input: has no message"), ({"text": [{"type": "function_call_output"}]}, "input[0].output"),
+                           ({"text": [{"type": "compaction"}]}, "input[0].type: compaction is not supported"), ({"text": [{"type": "item_reference"}]}, "nothing is stored"), ({"text": [{"type": "function_call"}]}, "input[0].name"), ({"text": [{"type": "reasoning"}]}, "input: has no message"), ({"text": [{"type": "function_call_output"}]}, "input[0].output"),
                            ({"previous_response_id": "resp_1"}, "previous_response_id is not supported"), ({"background": True}, "background"), ({"tools": [{"name": "a"}]}, "tools[0].type: missing"), ({"tool_choice": "any"}, "tool_choice"),
                            ({"max_output_tokens": -2}, "max_output_tokens"), ({"instructions": 3}, "instructions")):
             self.assertIn(word, self.ask(more.pop("text", "x"), status=400, **more)["error"]["message"])

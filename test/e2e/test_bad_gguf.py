@@ -87,6 +87,7 @@ PARTS = [
     ("no architecture", meta(general__architecture=None), ["general.architecture", "--version -v"]),
     ("an unknown architecture", meta(general__architecture="mamba"), ["mamba", "--version -v"]),
     ("a key nobody knows", meta(qwen3moe__attention__logit_softcap=30.0), ["qwen3moe.attention.logit_softcap"]),
+    ("attention to later tokens", meta(qwen3moe__attention__causal=False), ["hearth computes causal attention"]),
     ("no block count", meta(qwen3moe__block_count=None), ["block_count"]),
     ("billions of blocks", meta(qwen3moe__block_count=4000000000), ["block_count", "4000000000", "1 to "]),
     ("a count as text", meta(qwen3moe__expert_count="four"), ["num_experts"]),

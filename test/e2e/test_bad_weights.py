@@ -106,6 +106,11 @@ def move_tensor(d):
     write(d, INDEX, json.dumps(m))
 
 
+def stale_index(d):
+    """The index of another version of the model, in nine files."""
+    index_edit(lambda m: m.update({k: f.replace("-of-00002", "-of-00009") for k, f in m.items()}))(d)
+
+
 GATE = "model.layers.1.mlp.experts.2.gate_proj.weight"
 CASES = [
     # (what, damage, words that must appear in the message)
@@ -164,8 +169,8 @@ CASES = [
     ("index without map", lambda d: write(d, INDEX, "{}"), [INDEX, "weight_map"]),
     ("index with absolute path", index_edit(lambda m: m.__setitem__(next(iter(m)), "/etc/passwd")), [INDEX, "/etc/passwd"]),
     ("index with ..", index_edit(lambda m: m.__setitem__(next(iter(m)), "../x.safetensors")), [INDEX, ".."]),
-    ("index names the wrong shard", move_tensor, [INDEX, ONE, TWO]),
-    ("index names a tensor that is not there", index_edit(lambda m: m.__setitem__("ghost.weight", ONE)), [INDEX, "ghost.weight"]),
+    ("index names one file that is there", index_edit(lambda m: m.update({k: "other.safetensors" for k, f in m.items() if f == ONE})), ["other.safetensors", "missing"]),
+    ("index names other files, one of two is there", lambda d: (os.remove(os.path.join(d, TWO)), stale_index(d)), [INDEX, "none of the files"]),
     ("LFS pointer", lambda d: write(d, ONE, "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 12345\n"), [ONE, "LFS"]),
     ("HTML page", lambda d: write(d, ONE, "<!DOCTYPE html>\n<html><body>Sign in</body></html>"), [ONE, "web page"]),
     ("truncated file", lambda d: write(d, TWO, read(d, TWO)[:-1000]), [TWO, "truncated"]),
@@ -413,6 +418,13 @@ def main():
             write(good, f, tiny.pack(header, data, " " * (4 - (len(json.dumps(header)) + 3) % 4)))
         rc, out, err = run(good, "--tokens", "5,6,7", "--logits-out", odd)
         check(rc == 0 and open(plain, "rb").read() == open(odd, "rb").read(), "an unaligned start gives the same logits", err)
+        for what, edit in (("names another file for a tensor", move_tensor), ("names a tensor that is not there", index_edit(lambda m: m.__setitem__("ghost.weight", ONE))), ("names other files", stale_index)):
+            stale = os.path.join(tmp, "stale")
+            shutil.copytree(good, stale)
+            edit(stale)
+            rc, out, err = run(stale, "--tokens", "5,6,7", "--logits-out", odd)
+            check(rc == 0 and open(plain, "rb").read() == open(odd, "rb").read(), f"an index that {what} changes nothing", err)
+            shutil.rmtree(stale)
         config_edit(tie_word_embeddings=True)(good)
         rc, out, err = run(good, "--tokens", "5,6,7", "--logits-out", odd)
         check(rc == 0 and open(plain, "rb").read() == open(odd, "rb").read(), "a head of its own is taken whatever the config says of tying", err)

@@ -96,6 +96,11 @@ class Pull(Case):
             rc, out, err = self.pull("org/odd")
             self.assertEqual(rc, 1)
             self.assertIn("names a file that is none of weights", err)
+        stale = read(os.path.join(self.home, "t", "model.safetensors.index.json")).replace(b"-of-00002", b"-of-00003")
+        self.hub.add("org/stale", {**files, "model.safetensors.index.json": stale})  # it names none of the files
+        self.assertEqual(self.pull("org/stale")[0], 0)
+        self.complete("org/stale", list(files))
+        self.assertEqual(self.run_bin("-m", "org/stale", "--verify")[0], 0)
         del self.hub.repos["org/tiny"]["model-00002-of-00002.safetensors"]
         self.hub.add("org/less", self.hub.repos["org/tiny"])
         rc, out, err = self.pull("org/less")

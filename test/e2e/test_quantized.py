@@ -163,6 +163,9 @@ DAMAGES_FOUND_BY_VERIFY = [
 # Members of quantization_config that hearth does not compute with.
 SCHEMES = [
     ("int4", {"quant_method": "bitsandbytes"}, ["bitsandbytes", "gptq"]),
+    ("int8", quant_file.quark("uint4", "per_group"), ["uint4", "fp8_e4m3"]),
+    ("int8", {**quant_file.quark("int8", "per_channel"), "layer_quant_config": {"*q_proj": {"weight": [{"dtype": "fp8_e4m3"}, {"dtype": "int4"}]}}}, ["layer_quant_config", "fp8_e4m3"]),
+    ("int8", {**quant_file.quark("int8", "per_channel"), "algo_config": [{"name": "rotation"}]}, ["algo_config", "rotates"]),
     ("int4", {"format": "marlin-24"}, ["marlin-24"]),
     ("int4", {"config_groups": {"group_0": {"weights": {"num_bits": 9, "type": "int"}}}}, ["9 bits"]),
     ("int4", {"transform_config": {"config_groups": {"R1": {}}}}, ["transform_config"]),

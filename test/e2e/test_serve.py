@@ -1,4 +1,5 @@
 """The resident engine: its protocol, its limits, and clients that come, go, hang and are killed. Runs on the fake engine."""
+import gzip
 import json
 import os
 import random
@@ -163,11 +164,31 @@ class Protocol(Case):
         text = json.loads(self.s.request("POST", "/v1/chat/completions", body)[2])["choices"][0]["message"]["content"]
         self.assertEqual(text, "[system]S[user]a[assistant]b[user]prompt x[assistant]")
 
+    def test_no_content(self):
+        """An answer that was stopped at once and a tool that returned nothing have no content; an answer may be a refusal."""
+        said = lambda *messages: json.loads(self.s.request("POST", "/v1/chat/completions", {"messages": [*messages, {"role": "user", "content": "prompt"}]})[2])["choices"][0]["message"]["content"]
+        user, call = {"role": "user", "content": "a"}, {"id": "c", "type": "function", "function": {"name": "time", "arguments": "{}"}}
+        for answer in ({"content": None}, {}, {"content": ""}, {"content": []}, {"content": None, "tool_calls": None, "refusal": None}):
+            self.assertEqual(said(user, {"role": "assistant", **answer}), "[user]a[assistant][user]prompt[assistant]", answer)
+        for result in ({"content": None}, {}):
+            self.assertEqual(said(user, {"role": "assistant", "content": None, "tool_calls": [call]}, {"role": "tool", "tool_call_id": "c", **result}), "[user]a[assistant][tool][user]prompt[assistant]")
+        for answer in ({"content": None, "refusal": "no"}, {"refusal": "no"}, {"content": [{"type": "refusal", "refusal": "no"}]}):
+            self.assertEqual(said(user, {"role": "assistant", **answer}), "[user]a[assistant]no[user]prompt[assistant]", answer)
+        self.refused(400, "messages[0].content: missing", {"messages": [{"role": "system", "content": None}, user]})
+
+    def test_limits(self):
+        """A limit above any context limits nothing, however large; in Ollama's options, too."""
+        for limit in (1 << 24, 2147483647, 999999999, 1 << 64, 1e300):
+            self.assertEqual(self.s.chat("long", max_tokens=limit)[1]["choices"][0]["message"]["content"], LONG)
+            self.assertEqual(json.loads(self.s.request("POST", "/api/chat", {**ask("long"), "stream": False, "options": {"num_predict": limit}})[2])["message"]["content"], LONG)
+        self.refused(400, "max_tokens: must be an integer from 0, or -1", ask("x", max_tokens=1.5))
+
     def test_parted_characters(self):
         """A stream whose tokens part a character has the text of the whole answer, however its pieces are sent."""
         body = {"prompt": [0xE2, 0x41, 0xC4, 0xAD] * 40, "max_tokens": 200}
         whole = json.loads(self.s.request("POST", "/v1/completions", body)[2])["choices"][0]["text"]
         self.assertIn("\ufffdA\u012d", whole)
+        self.assertEqual(json.loads(self.s.request("POST", "/v1/completions", {**body, "prompt": [body["prompt"]]})[2])["choices"][0]["text"], whole)  # a list of one prompt
         c = self.s.connection()
         c.request("POST", "/v1/completions", json.dumps({**body, "stream": True}))
         self.assertEqual("".join(choice["text"] for j in chunks(c.getresponse())[0] for choice in j["choices"]), whole)
@@ -192,9 +213,9 @@ class Protocol(Case):
         for body, word in (("", "request:"), ("{", "request:"), ("[]", "must be an object"), ('{"messages": 3}', "messages:"), ('{"messages": []}', "messages:"), ("\xff", "request:"),
                            ('{"messages": [3]}', "messages[0]"), ('{"messages": [{"role": "user"}]}', "messages[0].content"), ('{"messages": [{"content": "x"}]}', "messages[0]"),
                            (ask("x", n=17), "n: must be an integer from 1 to 16"), (ask("x", logprobs="yes"), "logprobs: must be"), (ask("x", top_logprobs=2), "top_logprobs: needs"), (ask("x", logprobs=True, top_logprobs=21), "top_logprobs: must be"), (ask("x", best_of=2), "best_of"), (ask("x", guided_choice=[1]), "guided_choice: choice 1"), (ask("x", guided_regex="(", guided_grammar="x"), "guided_grammar: cannot be combined"), (ask("x", guided_regex="("), "guided_regex: character 2"), (ask("x", guided_regex="(", stream=True), "guided_regex: character 2"), (ask("x", json_schema={"a": 1}), "json_schema"),
-                           (ask("x", ignore_eos=True), "ignore_eos"), (ask("x", stop_token_ids=[3]), "stop_token_ids"), (ask("x", enable_thinking=False), "set it in chat_template_kwargs"), (ask("x", thinking={"type": "disabled"}), "thinking"),
+                           (ask("x", ignore_eos=True), "ignore_eos"), (ask("x", stop_token_ids=[3]), "stop_token_ids"), (ask("x", enable_thinking=0), "enable_thinking: must be true or false"), (ask("x", thinking={"type": "maybe"}), "thinking.type"), (ask("x", thinking=True), "thinking.type"),
                            (ask("x", chat_template="{{ x }}"), "chat_template"), (ask("x", modalities=["text", "audio"]), "modalities"), (ask("x", web_search_options={}), "web_search_options"), (ask("x", max_tokens=-2), "max_tokens"), (ask("x", temperature=-1), "temperature"), (ask("x", temperature="hot"), "temperature"),
-                           (ask("x", stop=[3]), "stop"), (ask("x", stop=""), "stop"), (ask("x", tools={}), "tools"), (ask("x", tools=[3]), "tools[0]"),
+                           (ask("x", stop=[3]), "stop"), (ask("x", stop=""), "stop"), (ask("x", tools={}), "tools"), (ask("x", tools=[3]), "tools[0]"), (ask("x", tools=[{"type": "function", "name": "a"}]), "tools[0].function.name: missing"), (ask("x", tools=[{"function": {}}]), "tools[0].function.name"),
                            (ask("x", tool_choice="required"), "tool_choice"), (ask("x", response_format={"type": "yaml"}), "response_format.type"), (ask("x", response_format={"type": "json_schema", "json_schema": {"schema": {"not": {"format": "x"}}}}), "#/not"), (ask("x", response_format={"type": "json_object", "schema": {"not": {"format": "x"}}}), "response_format.schema: #/not"), (ask("x", response_format={"type": "json_schema"}), "response_format: a schema is required"), (ask("x", frequency_penalty=3), "frequency_penalty"),
                            (ask("x", chat_template_kwargs=[]), "chat_template_kwargs"), (ask("x", seed=-2), "seed"), (ask("x", logit_bias={"five": 1}), "logit_bias"), (ask("x", logit_bias={"5": 101}), "logit_bias"), (ask("x", logit_bias=[5]), "logit_bias"),
                            (ask([{"type": "image_url", "image_url": {"url": "x"}}]), "messages[0].content[0]: hearth fetches no images from the network"), (ask([{"type": "text"}]), "messages[0].content[0]"),
@@ -208,7 +229,7 @@ class Protocol(Case):
             self.refused(400, word, body)
         self.assertEqual(self.refused(400, "prompt is too long: 70017 tokens > 65536 maximum", ask("x" * 70000))["code"], "context_length_exceeded")
         self.assertEqual(self.s.chat("x", model="other")[0], 200)
-        for body, word in (({}, "prompt"), ({"prompt": ["a", "b"]}, "prompt: "), ({"prompt": [1, -1]}, "prompt[1]"), ({"prompt": "x", "messages": []}, "messages: belongs to"), ({"prompt": "x", "echo": True}, "echo")):
+        for body, word in (({}, "prompt"), ({"prompt": ["a", "b"]}, "prompt: "), ({"prompt": [[1], [2]]}, "prompt: "), ({"prompt": [[]]}, "prompt: "), ({"prompt": [[["a"]]]}, "prompt: "), ({"prompt": [1, -1]}, "prompt[1]"), ({"prompt": "x", "messages": []}, "messages: belongs to"), ({"prompt": "x", "echo": True}, "echo"), ({"prompt": "x", "enable_thinking": True}, "enable_thinking: belongs to")):
             self.refused(400, word, body, "/v1/completions")
         self.refused(404, "no resource", {}, "/" + "a" * 3000)
         self.refused(405, "needs method POST", None, post, "GET")
@@ -325,6 +346,17 @@ class Protocol(Case):
     def test_absolute_target(self):
         for target, status in ((b"http://h/v1/models", 200), (b"HTTP://h:80/health?a=b", 200), (b"http://h/v1/other", 404), (b"http://h", 404), (b"http://", 404)):
             self.assertEqual(self.raw(b"GET " + target + b" HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n", False)[0], status, target)
+
+    def test_bodies_and_paths(self):
+        """A body may begin with a byte order mark, and a path have more slashes than it needs; a compressed body is called so."""
+        body = json.dumps(ask("prompt")).encode()
+        self.assertEqual(self.s.request("POST", "/v1/chat/completions", b"\xef\xbb\xbf" + body)[0], 200)
+        for path in ("//v1/chat/completions", "/v1//chat/completions", "/v1/chat/completions/", "//v1//chat//completions//"):
+            self.assertEqual(self.s.request("POST", path, body)[0], 200, path)
+        for path, status in (("/v1/models/", 200), ("/v1//models//fake", 200), ("/v1/models/other", 404), ("/v1/modelsx", 404), ("/v1/model", 404), ("/health//", 200), ("//", 404)):
+            self.assertEqual(self.s.request("GET", path)[0], status, path)
+        self.refused(415, "the body is compressed", gzip.compress(body), headers={"Content-Encoding": "gzip"})
+        self.assertEqual(self.s.request("POST", "/v1/chat/completions", body, headers={"Content-Encoding": "identity"})[0], 200)
 
     def test_chunks_and_lengths(self):
         """A body in chunks of any size is the same body; invalid or contradictory lengths and chunks are answered as errors or not at all."""

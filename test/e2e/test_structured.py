@@ -39,6 +39,21 @@ class Structured(Case):
             tree = json.loads(self.answer("--schema", json.dumps(TREE), "--seed", str(seed), "--temp", "3", "-n", "200"))
             self.assertEqual(list(tree), ["value", "children"])
 
+    def test_older_drafts(self):
+        """Schemas in words of earlier drafts and of OpenAPI mean what they meant there."""
+        number, few = {"type": "integer", "minimum": 3, "exclusiveMinimum": True, "maximum": 6, "exclusiveMaximum": False}, {"type": "string", "maxLength": 3}
+        pair = {"type": "array", "items": [number, {"type": "boolean"}], "additionalItems": False, "minItems": 2}
+        null = {"$ref": "#/definitions/few", "nullable": True}
+        schema = {**obj({"pair": pair, "null": {"type": "array", "items": null, "minItems": 6, "maxItems": 6}, "code": {**few, "format": "byte"}, "all": {"allOf": [pair]}}), "nullable": True,
+                  "definitions": {"few": {"type": "string", "enum": ["a", "b"], "nullable": False}}}
+        seen = set()
+        for seed in range(4):
+            got = json.loads(self.answer("--schema", json.dumps(schema), "--seed", str(seed), "--temp", "2"))
+            for first, second in (got["pair"], got["all"]):
+                self.assertTrue(first in (4, 5, 6) and second in (True, False), got)
+            seen |= set(got["null"])
+        self.assertTrue(len(got["code"]) <= 3 and seen == {"a", "b", None}, (got, seen))
+
     def test_drafts_change_nothing(self):
         for seed in range(3):
             args = ["--schema", json.dumps({"type": "array", "items": PERSON, "minItems": 2, "maxItems": 3}), "--seed", str(seed), "--temp", "1.2"]

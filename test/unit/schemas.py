@@ -133,7 +133,7 @@ REFUSED = {
     "contains_many": ({"type": "array", "contains": I, "minContains": 100}, "#/contains"),
     "one_of": ({"oneOf": [I, N]}, "#/oneOf"),
     "one_of_objects": ({"oneOf": [obj({"a": I}), obj({"b": I}, [])]}, "#/oneOf"),
-    "items_list": ({"type": "array", "items": [I]}, "#/items"),
+    "items_list": ({"type": "array", "items": [3]}, "#/prefixItems"),
     "min_length": ({"type": "string", "minLength": -1}, "#/minLength"),
     "required": ({"type": "object", "required": "a"}, "#/required"),
     "no_value": ({"type": "string", "minLength": 3, "maxLength": 2}, ""),

@@ -43,6 +43,15 @@ static void test_files_that_hold_a_template(void **state) {
     assert_int_equal(chat_template_open(&c, dir, NULL, &e), ERR_MODEL);
     assert_null(c);
     assert_non_null(strstr(e.text, "no chat template"));
+    put("tokenizer_config.json", "{\"chat_template\": \"\"}"); /* a template without text is none */
+    put("chat_template.jinja", " \n");
+    assert_int_equal(chat_template_open(&c, dir, NULL, &e), ERR_MODEL);
+    assert_non_null(strstr(e.text, "no chat template"));
+    put("empty.jinja", "\n");
+    char given[256];
+    snprintf(given, sizeof given, "%s/empty.jinja", dir);
+    assert_int_equal(chat_template_open(&c, dir, given, &e), ERR_USAGE);
+    assert_non_null(strstr(e.text, "the chat template is empty"));
     put("tokenizer_config.json", "{\"bos_token\": \"<s>\", \"eos_token\": {\"content\": \"</s>\"}, \"chat_template\": "
                                  "\"{{ bos_token }}A{{ eos_token }}{{ pad_token }}\"}");
     expect("{}", "<s>A</s>");

@@ -45,7 +45,10 @@ static void members_without_effect(void **st) {
                                          "\"num_kv_heads\":2",
                                          "\"num_experts\":0",
                                          "\"dense_intermediate_size\":512",
-                                         "\"n_group\":0"};
+                                         "\"n_group\":0",
+                                         "\"is_causal\":true",
+                                         "\"eos_token_id\":-1",
+                                         "\"eos_token_id\":[null,3,-1]"};
     static const char *const noted[] = {"\"unsloth_fixed\":true",
                                         "\"attention_kind\":\"plain\"",
                                         "\"output_gate_type\":\"swish\"",
@@ -91,6 +94,17 @@ static void members_that_may_change_results(void **st) {
             fail_msg("%s with --force: %s, %d notes", refused[i][0], e.text, notes.n);
     }
     assert_int_equal(with_member("\"rope_scaling\":{\"rope_type\":\"default\",\"note\":\"a\"}", false, &notes, &e), 0);
+#define FIVE(one) one "," one "," one "," one "," one
+    struct config c; /* a family whose parser reads no kinds of layers */
+    assert_int_equal(parse(&c, DENSE("llama", ",\"layer_types\":[" FIVE("\"full_attention\"") "]"), false, &e), 0);
+    assert_int_equal(parse(&c, DENSE("llama", ",\"layer_types\":[" FIVE("\"sliding_attention\"") "]"), false, &e),
+                     ERR_MODEL);
+    e = (struct error){0};
+    assert_int_equal(with_member("\"is_causal\":false", true, &notes, &e), ERR_MODEL);
+    assert_non_null(strstr(e.text, "hearth computes causal attention"));
+    e = (struct error){0};
+    assert_int_equal(with_member("\"eos_token_id\":\"3\"", true, &notes, &e), ERR_MODEL);
+    assert_non_null(strstr(e.text, "'eos_token_id' is not a whole number"));
 }
 
 static int parse_python(struct config *c, const char *text, struct error *e) {

@@ -51,6 +51,10 @@ static void ends_of_gguf(void **state) {
     expect_ends(META("\"a\",\"b\",\"c\"", "1,1,1",
                      ",\"tokenizer.ggml.fim_pad_token_id\":1,\"tokenizer.ggml.fim_rep_token_id\":3"),
                 "1");
+    /* ids that mean that there is no such token, and lists */
+    expect_ends(META("\"a\"", "1", ",\"tokenizer.ggml.eos_token_id\":-1,\"tokenizer.ggml.eot_token_id\":4294967295"),
+                "");
+    expect_ends(META("\"a\",\"b\"", "1,1", ",\"tokenizer.ggml.eos_token_id\":[1,0,1]"), "1 0");
     expect_ends(META("\"a\"", "1", ",\"tokenizer.ggml.eos_token_id\":5,\"tokenizer.ggml.eot_token_id\":5"), "5");
 }
 

@@ -40,6 +40,7 @@ static void prompt_of(const char *template, const char *conv, struct text *t) {
     "{\"name\": \"f\", \"arguments\": " arguments "}}]}"
 #define RESULT_         "{\"role\": \"tool\", \"tool_call_id\": \"call_0123\", \"content\": \"r\"}"
 #define USER_(text)     "{\"role\": \"user\", \"content\": \"" text "\"}"
+#define ANSWER_(text)   "{\"role\": \"assistant\", \"content\": \"" text "\"}"
 #define SYSTEM_(text)   "{\"role\": \"system\", \"content\": \"" text "\"}"
 #define CONV_(messages) "{\"messages\": [" messages "], " TOOLS_ "}"
 /* A template of these pieces for roles, which writes what it is given in the order of the messages. */
@@ -168,7 +169,20 @@ static void test_form_of_roles(void **state) {
         if (strcmp(t.data, cases[i].want)) fail_msg("%s: %s, not %s", cases[i].template, t.data, cases[i].want);
         text_free(&t);
     }
+    /* a greeting, and an answer in two messages; a call stays a message of its own */
+    static const char answers[] = "{\"messages\": [" SYSTEM_("a") ", " ANSWER_("b") ", " USER_("c") ", " ANSWER_(
+        "d") ", " ANSWER_("") ", {\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [], "
+                              "\"reasoning_content\": \"\"}, " ANSWER_("e") ", " USER_("f") "]}";
+    static const char alternate[] = ROLES_(REFUSE_("m.role != 'system' and (m.role == 'user') != ((loop.index0 - (1 if "
+                                                   "messages[0].role == 'system' else 0)) % 2 == 0)"));
     struct text t;
+    prompt_of(ROLES_(""), answers, &t);
+    assert_string_equal(t.data,
+                        "[system a][assistant b][user c][assistant d][assistant ][assistant ][assistant e][user f]");
+    text_free(&t);
+    prompt_of(alternate, answers, &t);
+    assert_string_equal(t.data, "[system a][user ][assistant b][user c][assistant d\n\ne][user f]");
+    text_free(&t);
     prompt_of(EACH_(LOOP_(WHOLE_("k"))) "{% for m in messages %}" REFUSE_(
                   "m.role == 'user' and loop.index0 and messages[loop.index0 - 1].role == 'tool'") "{% endfor %}",
               CONV_(USER_("q") ", " CALL_("", "{}") ", " RESULT_ ", " USER_("s")), &t);

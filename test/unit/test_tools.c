@@ -51,13 +51,13 @@ static int stream(const char *markup, size_t size, const struct json *tools, con
     return grown;
 }
 
-/* "name(arguments) name(arguments)", or "?" if it is not a call. */
-static void check(const char *markup, const char *want) {
+/* "name(arguments) name(arguments)", or "?" if it is not a call. offered: the tools. */
+static void check_with(const char *offered, const char *markup, const char *want) {
     struct arena arena = {0};
     struct json tools;
     struct tool_calls c = {0};
     struct buf got = {0};
-    assert_int_equal(json_parse(&arena, weather, sizeof weather - 1, 0, "tools", &tools, NULL), 0);
+    assert_int_equal(json_parse(&arena, offered, strlen(offered), 0, "tools", &tools, NULL), 0);
     int rc = tool_calls_parse(markup, strlen(markup), &tools, &c);
     if (rc) {
         assert_int_equal(rc, ERR_MODEL);
@@ -76,6 +76,8 @@ static void check(const char *markup, const char *want) {
     tool_calls_free(&c);
     arena_free(&arena);
 }
+
+static void check(const char *markup, const char *want) { check_with(weather, markup, want); }
 
 /* Answers that are nothing but calls; what is not, or calls no tool of the request, is text. */
 static void check_text(const char *text, const char *want) {
@@ -116,6 +118,83 @@ static void test_text(void **state) {
     check_text("", "?");
     check_text("weather", "?");
 #undef CALL
+}
+
+/* Values in tags are what the schema of the parameter allows, however it says so. */
+static void check_value(const char *schema, const char *value, const char *want) {
+    char tools[600], markup[600], call[600];
+    snprintf(
+        tools, sizeof tools,
+        "[{\"function\": {\"name\": \"f\", \"parameters\": {\"$defs\": {\"text\": {\"type\": \"string\"}, \"loop\": "
+        "{\"$ref\": \"#/$defs/loop\"}}, \"properties\": {\"a\": %s}}}}]",
+        schema);
+    snprintf(call, sizeof call, "f({\"a\": %s})", want);
+    snprintf(markup, sizeof markup,
+             "<tool_call>\n<function=f>\n<parameter=a>\n%s\n</parameter>\n</function>\n</tool_call>", value);
+    check_with(tools, markup, call);
+    snprintf(markup, sizeof markup, "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>%s</arg_value>\n</tool_call>",
+             value);
+    check_with(tools, markup, call);
+}
+static void test_values(void **state) {
+    static const char *const texts[] = {"{\"type\": \"string\"}",
+                                        "{\"anyOf\": [{\"type\": \"string\"}, {\"type\": \"null\"}]}",
+                                        "{\"type\": [\"string\", \"null\"]}",
+                                        "{\"oneOf\": [{\"$ref\": \"#/$defs/text\"}]}",
+                                        "{\"allOf\": [{\"$ref\": \"#/$defs/text\"}, {\"description\": \"d\"}]}",
+                                        "{\"enum\": [\"1\", \"true\"]}",
+                                        "{\"const\": \"1\"}"};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        check_value(texts[i], "1", "\"1\"");
+        check_value(texts[i], "true", "\"true\"");
+        check_value(texts[i], "[\"x\"]", "\"[\\\"x\\\"]\"");
+        check_value(texts[i], "None", "\"None\"");
+        check_value(texts[i], "x", "\"x\"");
+    }
+    check_value(texts[0], "\"x\"", "\"\\\"x\\\"\"");
+    for (size_t i = 1; i < sizeof texts / sizeof *texts; i++) check_value(texts[i], "\"x\"", "\"x\"");
+    check_value(texts[1], "null", "null");
+    check_value(texts[2], "null", "null");
+    check_value(texts[0], "null", "\"null\"");
+    check_value("{\"type\": [\"string\", \"integer\"]}", "5", "5");
+    check_value("{\"type\": \"boolean\"}", "True", "true");
+    check_value("{\"type\": [\"boolean\", \"null\"]}", "False", "false");
+    check_value("{\"type\": \"integer\", \"nullable\": true}", "None", "null");
+    check_value("{\"type\": \"boolean\"}", "yes", "\"yes\"");
+    check_value("{\"type\": \"integer\"}", "True", "\"True\"");
+    check_value("{\"type\": \"array\"}", "['a', \"b's\", None, 1.5]", "[\"a\", \"b's\", null, 1.5]");
+    check_value("{\"type\": \"object\"}", "{'a': [True, {'b': ''}]}", "{\"a\": [true, {\"b\": \"\"}]}");
+    check_value("{\"type\": \"array\"}", "['a'", "\"['a'\"");
+    check_value("{\"type\": \"array\"}", "['a'] or so", "\"['a'] or so\"");
+    check_value("{\"type\": \"object\"}", "['a']", "\"['a']\"");
+    check_value("{\"type\": \"number\"}", "1e3", "1e3");
+    check_value("{}", "True", "\"True\""); /* the schema does not say */
+    check_value("{}", "1", "1");
+    check_value("true", "1", "1");
+    check_value("{\"$ref\": \"#/$defs/loop\"}", "1", "1");
+    check_value("{\"$ref\": \"#/$defs/none\"}", "1", "1");
+    check_value("{\"$ref\": \"elsewhere\"}", "1", "1");
+}
+
+/* A value may have the tags of calls in it. */
+static void test_tags_in_values(void **state) {
+    check(
+        "<tool_call>\n<function=weather>\n<parameter=city>\nsed "
+        "'s/<parameter=days>\n(.*)\n</parameter>/x/'\necho '</function>'\n</parameter>\n<parameter=days>\n3\n</"
+        "parameter>\n</function>\n</tool_call>",
+        "weather({\"city\": \"sed 's/<parameter=days>\\n(.*)\\n</parameter>/x/'\\necho '</function>'\", \"days\": 3})");
+    check("<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>a</arg_value>b</arg_value>\n<arg_key>days</"
+          "arg_key>\n<arg_value>3</arg_value>\n</tool_call>",
+          "weather({\"city\": \"a</arg_value>b\", \"days\": 3})");
+    check("<minimax:tool_call>\n<invoke name=\"weather\">\n<parameter name=\"city\">a</parameter>b > c</parameter>\n"
+          "</invoke>\n</minimax:tool_call>",
+          "weather({\"city\": \"a</parameter>b > c\"})");
+    /* a tag that is written twice, and line ends that are left out */
+    check("<tool_call>\n<function=weather>\n<parameter=city>Bern</parameter>\n</parameter>\n<parameter=days>3</"
+          "parameter></function></tool_call>",
+          "weather({\"city\": \"Bern\", \"days\": 3})");
+    check("<tool_call>\n<function=weather>\n<parameter=city>\nBern</parameter> and\n</function>\n</tool_call>",
+          "weather({\"city\": \"Bern\"})");
 }
 
 static void test_markup(void **state) {
@@ -411,13 +490,14 @@ static const struct json *parsed(struct api_request *r, const char *body) {
 /* A client's fields become template variables, except that messages and tools are always the request's own. */
 static void test_request(void **state) {
     struct api_request r;
-    const struct json *c = parsed(&r, "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", "
-                                      "\"text\": \"a\"}, {\"type\": \"text\", \"text\": \"b\"}]}, {\"role\": "
-                                      "\"assistant\", "
-                                      "\"content\": null, \"tool_calls\": [{\"id\": \"1\", \"function\": {\"name\": "
-                                      "\"f\", \"arguments\": \"{\\\"x\\\": 1}\"}}]}], \"chat_template_kwargs\": "
-                                      "{\"enable_thinking\": false, \"messages\": 7}, \"tools\": [{\"function\": {}}], "
-                                      "\"stop\": \"end\", \"seed\": 5}");
+    const struct json *c =
+        parsed(&r, "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", "
+                   "\"text\": \"a\"}, {\"type\": \"text\", \"text\": \"b\"}]}, {\"role\": "
+                   "\"assistant\", "
+                   "\"content\": null, \"tool_calls\": [{\"id\": \"1\", \"function\": {\"name\": "
+                   "\"f\", \"arguments\": \"{\\\"x\\\": 1}\"}}]}], \"chat_template_kwargs\": "
+                   "{\"enable_thinking\": false, \"messages\": 7}, \"tools\": [{\"function\": {\"name\": \"f\"}}], "
+                   "\"stop\": \"end\", \"seed\": 5}");
     const struct json *messages = json_get(c, "messages");
     assert_int_equal(messages->type, JSON_ARRAY);
     assert_true(json_is(json_get(&messages->items[0], "content"), "ab"));
@@ -431,7 +511,8 @@ static void test_request(void **state) {
     assert_string_equal(r.stop[0], "end");
     assert_true(r.seed == 5 && isnan(r.temperature) && r.top_k == -1 && r.max_tokens == -1 && !r.stream);
     api_free(&r);
-    c = parsed(&r, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"tools\": [{}], \"tool_choice\": "
+    c = parsed(&r, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"tools\": [{\"function\": {\"name\": "
+                   "\"f\"}}], \"tool_choice\": "
                    "\"none\", \"reasoning_effort\": \"low\", "
                    "\"max_tokens\": null}");
     assert_null(json_get(c, "tools"));
@@ -563,6 +644,7 @@ int main(void) {
                                        cmocka_unit_test(test_notations),     cmocka_unit_test(test_marks_in_strings),
                                        cmocka_unit_test(test_several),       cmocka_unit_test(test_types),
                                        cmocka_unit_test(test_streams),       cmocka_unit_test(test_no_calls),
+                                       cmocka_unit_test(test_values),        cmocka_unit_test(test_tags_in_values),
                                        cmocka_unit_test(test_request),       cmocka_unit_test(test_ids),
                                        cmocka_unit_test(test_message_forms), cmocka_unit_test(test_saved_messages),
                                        cmocka_unit_test(test_large_streams)};

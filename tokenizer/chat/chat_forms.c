@@ -178,6 +178,12 @@ int chat_forms_find(const struct chat_forms_source *s, struct chat_forms *f, str
                         "opal", "slate", &f->hides_late_system, e));
         TRY(find_hidden(s, MESSAGE("user", "granite") ", " MESSAGE("user", "slate"), "granite", "slate",
                         &f->refuses_two_users, e));
+        TRY(find_hidden(s,
+                        MESSAGE("user", "granite") ", " MESSAGE("assistant", "marble") ", " MESSAGE(
+                            "assistant", "opal") ", " MESSAGE("user", "slate"),
+                        "marble", "opal", &f->refuses_two_answers, e));
+        TRY(find_hidden(s, MESSAGE("assistant", "marble") ", " MESSAGE("user", "granite"), "marble", "granite",
+                        &f->refuses_early_answer, e));
     }
     if (!s->with_tools) return 0;
     TRY(find_tool_forms(s, f, e));
@@ -374,9 +380,27 @@ static int fit_thought(struct fitting *t, struct json *m, struct json *content, 
     return set(t->arena, m, f->thought ? f->thought : thoughts[0], &thought, e);
 }
 
+/* Whether a message is an answer without thinking and calls. */
+static bool is_answer_of_text(const struct json *m) {
+    const struct json *calls = json_get(m, "tool_calls");
+    bool has_more = calls && calls->type == JSON_ARRAY && calls->n;
+    for (int i = 0; i < N_THOUGHTS; i++) has_more |= is_text(json_get(m, thoughts[i])) && json_get(m, thoughts[i])->n;
+    return is_role(m, "assistant") && !has_more && is_text(json_get(m, "content"));
+}
+static int add_empty_question(struct fitting *t, struct error *e) {
+    const struct json role = word_of("user"), content = word_of("");
+    struct json *m = &t->items[t->n++];
+    *m = (struct json){.type = JSON_OBJECT};
+    TRY(set(t->arena, m, "role", &role, e));
+    return set(t->arena, m, "content", &content, e);
+}
+
 static int add_answer(struct fitting *t, struct json m, struct error *e) {
     static const struct json null = {.type = JSON_NULL};
-    const struct json *given = json_get(&m, "content");
+    const struct json *given = json_get(&m, "content"), *last = t->n ? &t->items[t->n - 1] : NULL;
+    const bool joins = t->forms->refuses_two_answers && is_answer_of_text(last) && is_answer_of_text(&m);
+    if (t->forms->refuses_early_answer && (!last || is_role(last, "system"))) TRY(add_empty_question(t, e));
+    if (joins) return join_last(t, &m, e);
     struct json content = given && given->type != JSON_NULL ? *given : word_of("");
     t->begun = true;
     TRY(fit_calls(t, &m, e));
@@ -429,7 +453,7 @@ int chat_forms_apply(const struct chat_forms *f, const struct json *vars, struct
         TRY(set(a, out, "tools", &whole, e));
     }
     if (!from || from->type != JSON_ARRAY) return 0;
-    struct fitting t = {.forms = f, .arena = a, .items = arena_alloc(a, (size_t)from->n * sizeof *t.items + 1)};
+    struct fitting t = {.forms = f, .arena = a, .items = arena_alloc(a, ((size_t)from->n + 1) * sizeof *t.items)};
     if (!t.items) return no_memory(e);
     for (uint32_t i = 0; i < from->n; i++) {
         const struct json *m = &from->items[i];

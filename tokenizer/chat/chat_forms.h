@@ -19,6 +19,8 @@ struct chat_forms {             /* zero: the usual form of each */
     bool hides_second_system;   /* those after the first */
     bool hides_late_system;     /* those after another message */
     bool refuses_two_users;     /* questions that follow each other */
+    bool refuses_two_answers;   /* answers that follow each other */
+    bool refuses_early_answer;  /* one before the first question, as a greeting */
     bool refuses_asking_result; /* a question after the result of a call */
 };
 
@@ -33,6 +35,7 @@ int chat_forms_find(const struct chat_forms_source *s, struct chat_forms *out, s
 
 /* Puts the messages and tools of vars into these forms. Arguments of calls that are no object become one. A system
  * prompt that the template would refuse or drop goes to the first system prompt, if it follows that directly, and else
- * becomes a question. *out is in the arena and points into vars. ERR_MEMORY. */
+ * becomes a question. Answers that may not follow each other are joined, and an empty question precedes an answer that
+ * may not be the first. *out is in the arena and points into vars. ERR_MEMORY. */
 int chat_forms_apply(const struct chat_forms *f, const struct json *vars, struct arena *a, struct json *out,
                      struct error *e);

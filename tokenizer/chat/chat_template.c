@@ -37,9 +37,12 @@ static struct markup_range source_of(const struct chat_template *c) {
     return (struct markup_range){s, s + n};
 }
 
+/* Parses a template. One without text is none: converters and fine-tunes leave such. */
 static int parse_template(struct jinja **to, const char *s, size_t n, const char *what, struct error *e) {
+    size_t blank = 0;
     jinja_close(to);
-    return jinja_parse(to, s, n, what, e);
+    while (blank < n && strchr(" \t\r\n", s[blank]) && s[blank]) blank++;
+    return blank == n ? 0 : jinja_parse(to, s, n, what, e);
 }
 static int read_template(struct jinja **to, const char *path, struct error *e) {
     char *s;
@@ -49,6 +52,12 @@ static int read_template(struct jinja **to, const char *path, struct error *e) {
     rc = parse_template(to, s, n, path, e);
     mem_free(s);
     return rc;
+}
+
+/* Reads the template that the user gives. */
+static int read_given_template(struct chat_template *c, const char *path, struct error *e) {
+    const int rc = read_template(&c->default_template, path, e);
+    return rc || c->default_template ? rc : error_set(e, ERR_USAGE, "%s: the chat template is empty", path);
 }
 
 static int add_named_template(struct chat_template *c, const char *name, size_t name_n, const struct json *text,
@@ -137,11 +146,10 @@ static int find_template(struct chat_template *c, const char *dir, struct error 
     char path[4096];
     int rc = file_join(path, sizeof path, dir, "chat_template.jinja", e);
     if (rc) return rc;
-    if (file_exists(path)) {
-        if ((rc = read_template(&c->default_template, path, e)) ||
-            (rc = file_join(path, sizeof path, dir, "additional_chat_templates/tool_use.jinja", e)))
-            return rc;
-        return file_exists(path) ? read_template(&c->tool_template, path, e) : 0;
+    if (file_exists(path) && (rc = read_template(&c->default_template, path, e))) return rc;
+    if (c->default_template) {
+        rc = file_join(path, sizeof path, dir, "additional_chat_templates/tool_use.jinja", e);
+        return !rc && file_exists(path) ? read_template(&c->tool_template, path, e) : rc;
     }
     static const char *const places[] = {"chat_template.json", "tokenizer_config.json"};
     for (int i = 0; i < 2 && !c->default_template && !c->tool_template && !rc; i++)
@@ -198,8 +206,7 @@ static int open_gguf(struct chat_template *c, const char *file, const char *temp
     int rc = file_map(&map, file, e);
     if (rc) return rc;
     if (!(rc = gguf_parse(&g, &a, map.data, map.size, file, e)) && !(rc = read_gguf_special_tokens(c, &g.meta, e)))
-        rc = template_file ? read_template(&c->default_template, template_file, e)
-                           : read_gguf_templates(c, &g.meta, file, e);
+        rc = template_file ? read_given_template(c, template_file, e) : read_gguf_templates(c, &g.meta, file, e);
     arena_free(&a);
     file_unmap(&map);
     return rc;
@@ -224,7 +231,7 @@ static int open_files(struct chat_template *c, const char *dir, const char *temp
         rc = read_json_file(c, dir, "special_tokens_map.json", use_special_tokens, e);
     if (!rc && dir) rc = add_tekken_tokens(c, dir, e);
     if (rc) return rc;
-    if (template_file) return read_template(&c->default_template, template_file, e);
+    if (template_file) return read_given_template(c, template_file, e);
     return dir ? find_template(c, dir, e)
                : error_set(e, ERR_MODEL, "no chat template: give a model or a template file");
 }

@@ -12,6 +12,7 @@ struct call_parser {
     struct tool_calls *calls;
     const struct json *tools; /* the request's tools, whose schemas give the types of untyped arguments; NULL: none */
     const struct dialect *dialect;
+    bool goes_on; /* the markup is the beginning of a longer one */
 };
 /* Appends the calls in a markup, or in what the marks of one call enclose. ERR_MODEL, ERR_MEMORY. */
 typedef int dialect_parser(const struct call_parser *p, struct markup_range in);

@@ -16,13 +16,18 @@ static int parse_markup(const struct call_parser *p, struct markup_range t) {
     return rc;
 }
 
-int tool_calls_parse(const char *s, size_t n, const struct json *tools, struct tool_calls *out) {
-    const struct markup_range t = {s, s + n};
-    const struct call_parser p = {out, tools, dialects_first(t)};
+static int parse_calls(struct markup_range t, bool goes_on, const struct json *tools, struct tool_calls *out) {
+    const struct call_parser p = {out, tools, dialects_first(t), goes_on};
     size_t n_before = out->n;
     int rc = parse_markup(&p, t);
     if (rc) tool_calls_truncate(out, n_before);
     return rc;
+}
+int tool_calls_parse(const char *s, size_t n, const struct json *tools, struct tool_calls *out) {
+    return parse_calls((struct markup_range){s, s + n}, false, tools, out);
+}
+int tool_calls_parse_begun(const char *s, size_t n, const struct json *tools, struct tool_calls *out) {
+    return parse_calls((struct markup_range){s, s + n}, true, tools, out);
 }
 
 static bool is_tool(const struct json *tools, const struct buf *name) {

@@ -14,6 +14,8 @@ struct tool_calls { /* empty when zero-initialised */
 /* Appends the calls of a markup (OUTPUT_TOOL_CALL of an answer). tools: the request's tools, for the types of untyped
  * arguments; may be NULL. ERR_MODEL if any of it is not a call (nothing is appended then), ERR_MEMORY. */
 int tool_calls_parse(const char *s, size_t n, const struct json *tools, struct tool_calls *out);
+/* The same for the beginning of a markup, which ends with an argument. */
+int tool_calls_parse_begun(const char *s, size_t n, const struct json *tools, struct tool_calls *out);
 /* Appends the calls of an answer that is nothing but calls in JSON, bare, in a fenced block or between <tools> tags,
  * each of one of the request's tools: models write them so that know another markup than their template's, as
  * Qwen2.5-Coder does. ERR_MODEL: it is something else, e.g. an example; ERR_MEMORY. */

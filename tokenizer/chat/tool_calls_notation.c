@@ -80,6 +80,12 @@ static int put_value(struct buf *out, struct markup_range *t, const char *mark) 
     return rc ? rc : depth ? ERR_MODEL : 0;
 }
 
+int tool_calls_put_python(struct buf *out, struct markup_range value) {
+    if (!markup_starts_with(value, "[") && !markup_starts_with(value, "{")) return ERR_MODEL;
+    const int rc = put_value(out, &value, NULL);
+    return rc || value.s == value.end ? rc : ERR_MODEL;
+}
+
 /* Gemma 4: call:NAME{key:<|"|>text<|"|>,other:3} */
 int tool_calls_parse_gemma(const struct call_parser *p, struct markup_range in) {
     struct markup_range name;

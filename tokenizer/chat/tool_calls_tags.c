@@ -23,6 +23,28 @@ static struct tags tags_of(const char *prefix, const char *name, const char *suf
     return t;
 }
 
+/* Kinds of a value whose tag says whether it is a string. */
+static unsigned kinds_if(bool is_string) { return is_string ? KIND_PLAIN : KIND_ALL & ~(unsigned)KIND_STRING; }
+
+/* Finds the text between the next `open` and the `close` that ends it: a value may have that tag in it, as when a model
+ * writes about its own calls. So what follows must begin another element (next), or be the end or `close` again. If no
+ * `close` is followed so, the first one counts, or if the markup goes on, none. */
+static bool take_element(const struct call_parser *p, struct markup_range *rest, const char *open, const char *close,
+                         const char *next, struct markup_range *in) {
+    if (!markup_take_between(rest, open, close, in)) return false;
+    const char *first = in->end;
+    if (p->goes_on) in->end = rest->s = rest->end;
+    for (const char *at = first; at && at < rest->end;
+         at = markup_find((struct markup_range){at + 1, rest->end}, close)) {
+        struct markup_range then = {at + strlen(close), rest->end};
+        markup_skip_blanks(&then);
+        if (then.s < then.end && !markup_starts_with(then, next) && !markup_starts_with(then, close)) continue;
+        in->end = at, rest->s = at + strlen(close);
+        break;
+    }
+    return true;
+}
+
 /* GLM: NAME, then <arg_key>K</arg_key> <arg_value>V</arg_value> …; LongCat's tags begin with a prefix, Hunyuan's have a
  * mark after NAME and may end with a suffix. */
 static int parse_pairs(const struct call_parser *p, struct markup_range body, const char *prefix, const char *suffix) {
@@ -38,8 +60,8 @@ static int parse_pairs(const struct call_parser *p, struct markup_range body, co
     if (!k) return ERR_MEMORY;
     int rc = 0;
     while (!rc && markup_take_between(&body, of_key.open, of_key.close, &key)) {
-        if (!markup_take_between(&body, of_value.open, of_value.close, &value)) return ERR_MODEL;
-        rc = tool_call_add_argument(k, key, value, tool_call_param_is_string(p->tools, k, markup_trim(key)));
+        if (!take_element(p, &body, of_value.open, of_value.close, of_key.open, &value)) return ERR_MODEL;
+        rc = tool_call_add_argument(k, key, value, tool_call_param_kinds(p->tools, k, markup_trim(key)));
     }
     return rc ? rc : tool_call_close_arguments(k);
 }
@@ -60,17 +82,17 @@ static int parse_elements(const struct call_parser *p, struct markup_range t, co
                       of_value = tags_of(prefix, "parameter", NULL, end);
     struct markup_range in, tag, name, body, string;
     int rc = ERR_MODEL;
-    while (markup_take_between(&t, of_call.open, of_call.close, &in)) {
+    while (take_element(p, &t, of_call.open, of_call.close, of_call.open, &in)) {
         if (!take_name(&in, are_invokes, &tag, &name)) return ERR_MODEL;
         struct tool_call *k = tool_call_add(p->calls, name);
         rc = k ? 0 : ERR_MEMORY;
-        while (!rc && markup_take_between(&in, of_value.open, of_value.close, &body)) {
+        while (!rc && take_element(p, &in, of_value.open, of_value.close, of_value.open, &body)) {
             if (!take_name(&body, are_invokes, &tag, &name)) return ERR_MODEL;
             const bool is_typed = are_invokes && markup_find_attribute(tag, "string=\"", &string);
             rc = tool_call_add_argument(
                 k, name, keeps_line_ends ? body : strip_line_ends(body),
-                is_typed ? markup_starts_with(string, "true")
-                         : tool_call_param_is_string(p->tools, k, are_invokes ? name : markup_trim(name)));
+                is_typed ? kinds_if(markup_starts_with(string, "true"))
+                         : tool_call_param_kinds(p->tools, k, are_invokes ? name : markup_trim(name)));
         }
         if (!rc) rc = tool_call_close_arguments(k);
         if (rc) return rc;
@@ -140,8 +162,8 @@ static int parse_xtml_call(const struct call_parser *p, struct markup_range name
             key = (struct markup_range){text.data, text.data + text.len};
             if (!rc)
                 rc = tool_call_add_argument(k, key, value,
-                                            !markup_find_attribute(tag, "type=\"", &type) ||
-                                                (type.end - type.s == 6 && markup_starts_with(type, "string")));
+                                            kinds_if(!markup_find_attribute(tag, "type=\"", &type) ||
+                                                     (type.end - type.s == 6 && markup_starts_with(type, "string"))));
         }
         if (!rc) rc = tool_call_close_arguments(k);
     }
@@ -165,7 +187,7 @@ int tool_calls_parse_xtml(const struct call_parser *p, struct markup_range t) {
  * lists are <item>. */
 enum { MINIMAX_DEPTH = 16 };
 
-static int put_minimax_value(struct buf *out, struct markup_range in, int is_string, int depth);
+static int put_minimax_value(struct buf *out, struct markup_range in, unsigned kinds, int depth);
 
 /* Copies the next parameter, as a member or as an element. */
 static int put_minimax_member(struct buf *out, struct markup_range *t, bool is_item, const struct json *tools,
@@ -180,13 +202,13 @@ static int put_minimax_member(struct buf *out, struct markup_range *t, bool is_i
     value = (struct markup_range){t->s, end};
     t->s = end + strlen(close);
     if (!is_item) json_quote(out, key.s, (size_t)(key.end - key.s)), buf_str(out, ": ");
-    return put_minimax_value(out, value, k ? tool_call_param_is_string(tools, k, key) : -1, depth + 1);
+    return put_minimax_value(out, value, k ? tool_call_param_kinds(tools, k, key) : 0, depth + 1);
 }
 
-static int put_minimax_value(struct buf *out, struct markup_range in, int is_string, int depth) {
+static int put_minimax_value(struct buf *out, struct markup_range in, unsigned kinds, int depth) {
     struct markup_range trimmed = markup_trim(in);
     int rc = 0;
-    if (!markup_starts_with(trimmed, MINIMAX_MARK "<")) return tool_call_put_value(out, in, is_string);
+    if (!markup_starts_with(trimmed, MINIMAX_MARK "<")) return tool_call_put_value(out, in, kinds);
     const bool is_list = markup_starts_with(trimmed, MINIMAX_MARK "<item>");
     buf_str(out, is_list ? "[" : "{");
     for (bool first = true; !rc && (markup_skip_blanks(&trimmed), trimmed.s < trimmed.end); first = false) {

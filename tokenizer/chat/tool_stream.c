@@ -25,6 +25,7 @@ struct tool_stream {
     struct buf markup;
     struct tool_calls calls;
     size_t n_complete;
+    size_t ended; /* TAGGED: bytes of markup up to the tag that may end an argument; 0: none does */
     uint8_t state;
     struct json_pieces arguments; /* READING */
     bool in_string, escaped;      /* SEARCHING: the next byte is in a string, is escaped */
@@ -156,14 +157,18 @@ static bool ends_argument(const struct buf *b, const struct dialect *d) {
             (ends_with_close_of(b, NULL, "parameter") || ends_with_close_of(b, LONGCAT, "arg_value")));
 }
 
-/* The markup ends with '>': if that ends an argument or a call, parses it. */
-static int take_tag(struct tool_stream *t) {
-    const struct markup_range markup = {t->markup.data, t->markup.data + t->markup.len};
-    const struct dialect *d = t->state == TAGGED ? t->dialect : dialects_first(markup);
-    const bool is_whole = d && ends_call(&t->markup, d);
-    if (!is_whole && !(d && ends_argument(&t->markup, d))) return 0;
+/* Whether nothing but a tag follows the one that may end an argument: it does end it. */
+static bool is_followed_by_tag(const struct tool_stream *t) {
+    struct markup_range after = {t->markup.data + t->ended, t->markup.data + t->markup.len};
+    markup_skip_blanks(&after);
+    return after.s < after.end && *after.s == '<' &&
+           memchr(after.s, '>', (size_t)(after.end - after.s)) == after.end - 1;
+}
+
+/* Parses the first n bytes of the markup. is_whole: they end with a call, else with an argument. */
+static int parse_tags(struct tool_stream *t, const struct dialect *d, size_t n, bool is_whole) {
     struct tool_calls parsed = {0};
-    int rc = tool_calls_parse(t->markup.data, t->markup.len, t->tools, &parsed);
+    int rc = (is_whole ? tool_calls_parse : tool_calls_parse_begun)(t->markup.data, n, t->tools, &parsed);
     const bool is_call = !rc && parsed.n > t->n_complete;
     if (is_call && !is_whole) {
         struct buf *last = &parsed.v[parsed.n - 1].arguments;
@@ -177,6 +182,21 @@ static int take_tag(struct tool_stream *t) {
     } else if (is_call) t->state = LOST;
     tool_calls_free(&parsed);
     return rc == ERR_MEMORY ? rc : 0;
+}
+
+/* The markup ends with '>': if that ends a call, or shows that an argument has ended, parses it. */
+static int take_tag(struct tool_stream *t) {
+    const struct markup_range markup = {t->markup.data, t->markup.data + t->markup.len};
+    const struct dialect *d = t->state == TAGGED ? t->dialect : dialects_first(markup);
+    const size_t ended = t->ended;
+    if (!d) return 0;
+    if (ends_call(&t->markup, d)) return t->ended = 0, parse_tags(t, d, t->markup.len, true);
+    const bool is_next = ended && is_followed_by_tag(t);
+    t->ended = ends_argument(&t->markup, d) ? t->markup.len : 0;
+    /* MiniMax-M3's and Kimi K3's tags are no text that a value could have in it */
+    const bool is_sure = d->parse == tool_calls_parse_minimax_m3 || d->parse == tool_calls_parse_xtml;
+    if (is_sure && t->ended) return parse_tags(t, d, t->ended, false);
+    return is_next ? parse_tags(t, d, ended, false) : 0;
 }
 
 /* --- the markup ------------------------------------------------------------------------------- */

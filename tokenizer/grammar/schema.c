@@ -484,10 +484,11 @@ int schema_compile(struct schema *s, const struct conj *c, expr_id *out) {
 }
 
 int schema_open(struct schema *s, struct grammar *g, struct effort *effort, const struct json *root, struct error *e) {
-    *s = (struct schema){.g = g, .effort = effort, .arena = &effort->arena, .root = root, .e = e};
+    *s = (struct schema){.g = g, .effort = effort, .arena = &effort->arena, .e = e};
+    s->root = schema_older(s->arena, root);
     s->memos = arena_calloc(s->arena, 1, sizeof *s->memos);
     s->tables = schema_tables_new(s->arena);
-    return s->memos && s->tables ? 0 : error_set(e, ERR_MEMORY, "no memory for the schema");
+    return s->memos && s->tables && s->root ? 0 : error_set(e, ERR_MEMORY, "no memory for the schema");
 }
 
 int schema_expr(struct grammar *g, struct effort *effort, const struct json *root, expr_id *out, struct error *e) {
@@ -496,7 +497,7 @@ int schema_expr(struct grammar *g, struct effort *effort, const struct json *roo
     if (root->type != JSON_OBJECT && root->type != JSON_BOOL)
         return error_set(e, ERR_USAGE, "#: a schema is an object, true or false");
     int rc = schema_open(&s, g, effort, root, e);
-    if (!rc) rc = schema_add_part(&s, &c, root, "#");
+    if (!rc) rc = schema_add_part(&s, &c, s.root, "#");
     if (!rc) rc = schema_compile(&s, &c, out);
     if (!rc && *out == EXPR_NEVER) rc = error_set(e, ERR_USAGE, "#: no value is valid by this schema");
     return rc;

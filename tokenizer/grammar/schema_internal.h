@@ -79,6 +79,13 @@ int schema_compile(struct schema *s, const struct conj *c, expr_id *out);
 int schema_check_keywords(struct schema *s, const struct json *j, const char *at);
 bool schema_says_nothing(const struct json *key); /* an annotation, or where schemas for references are */
 unsigned schema_type_bits(const struct json *type);
+/* What the value of a keyword has in it. */
+enum schema_holding { HOLDS_NOTHING, HOLDS_SCHEMA, HOLDS_LIST, HOLDS_MAP };
+enum schema_holding schema_holding_of(const struct json *key);
+
+/* schema_older.c: returns a copy of a schema of any draft in the words of 2020-12, the others' only words; NULL: no
+ * memory. */
+const struct json *schema_older(struct arena *a, const struct json *root);
 /* implied: without `type`, only the types that the keywords are about */
 unsigned schema_types(const struct conj *c, bool implied);
 /* the next part from *i on with this keyword */

@@ -107,9 +107,7 @@ static const char *wrong_value(enum value_kind kind, const struct json *v) {
     case COUNT: return integer && json_int(v, -1) >= 0 ? NULL : "must be a whole number that is not negative";
     case TEXT: return v->type == JSON_STRING ? NULL : "must be a string";
     case BOOLEAN: return v->type == JSON_BOOL ? NULL : "must be true or false";
-    case SCHEMA:
-        if (v->type == JSON_ARRAY) return "must be a schema (for a list of schemas use prefixItems)";
-        return is_schema(v) ? NULL : "must be a schema";
+    case SCHEMA: return is_schema(v) ? NULL : "must be a schema";
     case SCHEMAS:
         if (v->type != JSON_ARRAY || !v->n) return "must be a list of schemas that is not empty";
         for (uint32_t i = 0; i < v->n; i++)
@@ -147,6 +145,18 @@ unsigned schema_type_bits(const struct json *v) {
         bits |= one;
     }
     return bits;
+}
+
+enum schema_holding schema_holding_of(const struct json *key) {
+    for (size_t k = 0; k < sizeof keywords / sizeof *keywords; k++) {
+        const enum value_kind kind = (enum value_kind)keywords[k].kind;
+        if (json_is(key, keywords[k].name))
+            return kind == SCHEMA                               ? HOLDS_SCHEMA
+                   : kind == SCHEMAS                            ? HOLDS_LIST
+                   : kind == SCHEMA_MAP || kind == DEPENDENCIES ? HOLDS_MAP
+                                                                : HOLDS_NOTHING;
+    }
+    return HOLDS_NOTHING;
 }
 
 static bool is_annotation(const struct json *key) {

@@ -146,7 +146,7 @@ int schema_tagged_expr(struct grammar *g, struct effort *effort, const struct js
     TRY(schema_open(&s, g, effort, root, e));
     s.tags = tags;
     s.form = FORM_TAGGED;
-    TRY(schema_add_part(&s, &c, root, "#"));
+    TRY(schema_add_part(&s, &c, s.root, "#"));
     TRY(schema_compile(&s, &c, out));
     return *out == EXPR_NEVER ? error_set(e, ERR_USAGE, "#: no object is valid by this schema") : 0;
 }
