@@ -196,7 +196,7 @@ change("serve-company", "an answer continues after rows that another client's re
 change("remote-full", "a server with a full context counts as one that rejects the request", "e2e_remote", ("cli/remote/remote_connection.c", "json_is(json_get(error, \"type\"), \"exceed_context_size_error\") ||", ""))
 change("serve-slow", "a client that sends a byte now and then keeps its connection forever", "e2e_serve", ("cli/server/serve_connection.c", "if (!k->deadline_s || now < k->deadline_s) continue;", "if (k->deadline_s >= 0) continue;"))
 change("fair-user", "all users of one program count as one client", "e2e_shares", ("cli/server/serve_turns.c", "user ? hash64(user->string, user->n, x->client_job) : x->client_job", "x->client_job"))
-change("fair-kept", "one client can take all sessions", "e2e_shares", ("cli/server/serve_turns.c", "return n < s->max_sessions - s->max_sessions / SERVE_RESERVED_SHARE;", "return n < s->max_sessions;"))
+change("fair-kept", "one client can take all sessions", "e2e_shares", ("cli/server/serve_turns.c", "return n < s->parallel;", "return n < s->max_sessions;"))
 change("fair-waiting", "one client can fill the waiting queue", "e2e_shares", ("cli/server/serve_turns.c", "of_client >= SERVE_CLIENT_SHARE * (SERVE_MAX_WAITING - waiting)", "waiting >= SERVE_MAX_WAITING"))
 change("calls-late", "streams send calls when the answer has ended", "e2e_serve", ("cli/server/serve_turns.c", "if (part == OUTPUT_TOOL_CALL && !r->markup) return add_call_text(c, data, n);", "if (part == OUTPUT_TOOL_CALL && !r->markup) return 0;"))
 change("calls-cut", "a cut call whose beginning was sent is text, too", "e2e_serve", ("cli/server/serve_turns.c", "if (!c->n_calls_begun || tool_stream_agrees(c->tool_stream, &c->calls)) return 0;", "return 0;"))
