@@ -468,6 +468,7 @@ change("order-state", "a rank continues another's state before it is complete", 
 change("order-stage-freed", "an expert is uploaded over one that is still read", "cuda_emu_modes_alone", ("engine/transfer/stage.c", "if (c->first && c->after) rc = gpu_timeline_wait(s->o.freed, c->after, s->o.stream);", ""))
 change("order-tensor-join", "tensor parallel ranks add the CPU's sum before it is complete", "cuda_emu_late_host", ("engine/exec/decode/decode_tensor.c", "TRY(gpu_timeline_wait(m->cpu_done, m->n_awaited, d->main));", ";"))
 change("workspace-first", "a stream's first workspace waits for the stream, which waits for the CPU", "cuda_emu_modes_moved_1", ("gpu/cuda.c", "} else if (s->workspace) {", "} else if (cudaStreamSynchronize(s->stream), s->workspace) {"))
+change("calls-loops", "the kinds of a schema that refers to itself many times are followed for ever", "unit_tools", ("tokenizer/chat/tool_calls_values.c", " || ++*parts > SCHEMA_PARTS", ""))
 change("spin-vain", "threads poll for as long after a wait in vain", "kcheck_pool", ("base/spin.c", "if (in_vain) n_skipped = SKIPPED;", ""))
 change("spin-always", "an idle pool polls for ever", "kcheck_pool", ("base/spin.c", "return !lost && !in_vain;", "return !lost;"))
 change("spin-lost", "a thread polls on after it has lost its CPU", "kcheck_pool", ("base/spin.c", "if (lost) n_skipped = SKIPPED;", "if (lost) return true;"))

@@ -172,6 +172,10 @@ static void test_values(void **state) {
     check_value("{}", "1", "1");
     check_value("true", "1", "1");
     check_value("{\"$ref\": \"#/$defs/loop\"}", "1", "1");
+    check_value(
+        "{\"anyOf\": [{\"$ref\": \"#/properties/a\"}, {\"$ref\": \"#/properties/a\"}, {\"$ref\": \"#/properties/a\"}, "
+        "{\"$ref\": \"#/properties/a\"}, {\"$ref\": \"#/properties/a\"}, {\"$ref\": \"#/properties/a\"}]}",
+        "1", "1"); /* 6^16 ways */
     check_value("{\"$ref\": \"#/$defs/none\"}", "1", "1");
     check_value("{\"$ref\": \"elsewhere\"}", "1", "1");
 }

@@ -4,7 +4,7 @@
 
 #include "tokenizer/chat/tool_calls_internal.h"
 
-enum { SCHEMA_DEPTH = 16 };
+enum { SCHEMA_DEPTH = 16, SCHEMA_PARTS = 1000 /* looked at; schemas may refer to themselves many times */ };
 
 static unsigned kind_of_name(const struct json *name) {
     static const struct {
@@ -35,24 +35,24 @@ static const struct json *find_reference(const struct json *root, const struct j
     return root;
 }
 
-static unsigned kinds_of(const struct json *root, const struct json *schema, int depth);
+static unsigned kinds_of(const struct json *root, const struct json *schema, int depth, int *parts);
 
 /* The kinds that some, or all, of a list of schemas allow. */
-static unsigned kinds_of_list(const struct json *root, const struct json *list, bool all, int depth) {
+static unsigned kinds_of_list(const struct json *root, const struct json *list, bool all, int depth, int *parts) {
     unsigned kinds = all ? KIND_ALL : 0;
     if (!list || list->type != JSON_ARRAY) return KIND_ALL;
     for (uint32_t i = 0; i < list->n; i++) {
-        const unsigned one = kinds_of(root, &list->items[i], depth + 1);
+        const unsigned one = kinds_of(root, &list->items[i], depth + 1, parts);
         kinds = all ? kinds & one : kinds | one;
     }
     return kinds;
 }
 
-static unsigned kinds_of(const struct json *root, const struct json *schema, int depth) {
+static unsigned kinds_of(const struct json *root, const struct json *schema, int depth, int *parts) {
     const struct json *type = json_get(schema, "type"), *values = json_get(schema, "enum"),
                       *value = json_get(schema, "const"), *reference = json_get(schema, "$ref");
     unsigned kinds = KIND_ALL, some = 0;
-    if (!schema || schema->type != JSON_OBJECT || depth > SCHEMA_DEPTH) return KIND_ALL;
+    if (!schema || schema->type != JSON_OBJECT || depth > SCHEMA_DEPTH || ++*parts > SCHEMA_PARTS) return KIND_ALL;
     if (type && type->type == JSON_STRING) kinds = kind_of_name(type);
     for (uint32_t i = 0; type && type->type == JSON_ARRAY && i < type->n; i++) some |= kind_of_name(&type->items[i]);
     if (some) kinds = some;
@@ -61,10 +61,10 @@ static unsigned kinds_of(const struct json *root, const struct json *schema, int
         some |= kind_of_value(&values->items[i]);
     if (some) kinds &= some;
     if (value) kinds &= kind_of_value(value);
-    if (reference) kinds &= kinds_of(root, find_reference(root, reference), depth + 1);
-    kinds &= kinds_of_list(root, json_get(schema, "anyOf"), false, depth);
-    kinds &= kinds_of_list(root, json_get(schema, "oneOf"), false, depth);
-    kinds &= kinds_of_list(root, json_get(schema, "allOf"), true, depth);
+    if (reference) kinds &= kinds_of(root, find_reference(root, reference), depth + 1, parts);
+    kinds &= kinds_of_list(root, json_get(schema, "anyOf"), false, depth, parts);
+    kinds &= kinds_of_list(root, json_get(schema, "oneOf"), false, depth, parts);
+    kinds &= kinds_of_list(root, json_get(schema, "allOf"), true, depth, parts);
     return json_bool(json_get(schema, "nullable"), false) ? kinds | KIND_NULL : kinds;
 }
 
@@ -80,7 +80,8 @@ unsigned tool_call_param_kinds(const struct json *tools, const struct tool_call 
         of = json_get(f, "name"), parameters = json_get(f, "parameters");
         if (!of || of->type != JSON_STRING || of->n != k->name.len || memcmp(of->string, k->name.data, of->n)) continue;
         const struct json *schema = json_get(json_get(parameters, "properties"), name);
-        const unsigned kinds = kinds_of(parameters, schema, 0);
+        int parts = 0;
+        const unsigned kinds = kinds_of(parameters, schema, 0, &parts);
         return json_is(json_get(schema, "type"), "string") ? KIND_PLAIN : kinds == KIND_ALL ? 0 : kinds;
     }
     return 0;
