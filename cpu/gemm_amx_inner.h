@@ -219,13 +219,15 @@ INLINE void unit_times(struct e4m3 *t, const struct job *j, const struct unit *u
         t->times[c / 64] = _mm512_set1_epi16(
             gemm_exponent_increment(gemm_scale_exponent(w, first + (size_t)((u->c0 + c) / w->block_cols))));
 }
-/* Multiplies n decoded elements of row r, starting at column c0, by their scales. */
+/* Multiplies n decoded elements of row r, starting at column c0, by their scales: 64 at a time, which have one scale,
+ * and whose order is that of the tiles. */
 static __attribute__((noinline, unused)) void row_times(uint16_t *to, const struct mat *w, int r, int c0, int n) {
     const size_t scale = scale_row(w, r);
-    for (int c = 0; c < n; c += 32) {
+    for (int c = 0; c < n; c += 64) {
         const int power = gemm_scale_exponent(w, scale + (size_t)((c0 + c) / w->block_cols));
-        _mm512_store_si512(
-            to + c, bf16_scale_pow2(_mm512_load_si512(to + c), _mm512_set1_epi16(gemm_exponent_increment(power))));
+        const __m512i by = _mm512_set1_epi16(gemm_exponent_increment(power));
+        for (int half = 0; half < 64; half += 32)
+            _mm512_store_si512(to + c + half, bf16_scale_pow2(_mm512_load_si512(to + c + half), by));
     }
 }
 /* Converts rows [i, end) of the unit to BF16; ahead: prefetch distance in bytes. whole: the unit has SPAN columns and

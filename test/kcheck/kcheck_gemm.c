@@ -314,6 +314,8 @@ int main(void) {
         {160, 1200, 128, 128, DT_E4M3, DT_F32, 0, 1, true},
         {70, 700, 128, 192, DT_E4M3, DT_F32, 77, 3, true},
         {41, 640, 1, 1 << 20, DT_E4M3, DT_BF16, 0, 1, true},
+        {192, 288, 128, 128, DT_E4M3, DT_F32, 0, 1, true},
+        {150, 144, 64, 64, DT_E4M3, DT_E8M0, 0, 1, true},
         {37, 515, 1, 0, DT_E4M3, DT_F32, 0, 1},
         {45, 2050, 1, 0, DT_BF16, 0, 0, 1},
         {33, 31, 1, 0, DT_BF16, 0, 0, 1},
@@ -321,6 +323,11 @@ int main(void) {
         {47, 777, 1, 0, DT_F32, 0, 0, 1},
         {34, 1088, 1, 32, DT_E2M1, DT_E8M0, 0, 1},
         {20, 96, 1, 32, DT_E2M1, DT_E8M0, 0, 2},
+        {33, 672, 1, 16, DT_E2M1, DT_E4M3, 0, 1},
+        {34, 800, 1, 32, DT_I4, DT_BF16, 0, 1},
+        {21, 320, 1, 32, DT_I4, DT_F16, 3, 2},
+        {35, 896, 1, 128, DT_I4, DT_F16, 0, 1},
+        {34, 544, 1, 128, DT_I4, DT_F32Z, 0, 1},
         {41, 1120, 1, 0, DT_Q8_0, 0, 0, 1},
         {33, 96, 1, 0, DT_Q8_0, 0, 0, 1},
         {34, 768, 1, 0, DT_Q4_K, 0, 0, 1},
@@ -432,7 +439,7 @@ int main(void) {
         for (size_t i = 0; i < sizeof coded; i++) check_codes(g, coded[i], -1), cases++;
         check_codes(g, DT_E4M3, 10), check_codes(g, DT_E4M3, 0), cases += 2;
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes && g != &gemm_scalar && !simde; i++)
-            if (shapes[i].cols < 1024 && (shapes[i].dtype == DT_E2M1 || shapes[i].dtype >= DT_Q8_0))
+            if (shapes[i].cols < 1024 && (shapes[i].scale_dtype == DT_E8M0 || shapes[i].dtype >= DT_Q8_0))
                 check_rounded(g, &shapes[i]), cases++;
         if (g->is_int16 || g->is_int8) check_extremes(g), check_neighbours(g), cases += 2;
         printf("%-10s %s %s: %d cases\n", g->name, emulated ? "emulated (speed NOT MEASURED)" : "",

@@ -51,6 +51,7 @@ change("skinny-rows", "x takes the scales of the first rows for all of a task", 
 change("groups-company", "batches of 5 to OP_FEW rows take a kernel of their own and are not batch-invariant", "kcheck_batch_invariance", ("cpu/gemm.c", "level == CPU_AVX2 && batch > BATCH_INVARIANT_ROWS", "level == CPU_AVX2 && batch > 4"))
 change("planes-half", "the second 32 of 64 columns of four-bit weights get the first 32's scale", "kcheck_gemm", ("cpu/gemm_bf16_decoder.c", "(__m512i)_mm512_cvtne2ps_pbh(b, a);\n    look(head", "(__m512i)_mm512_cvtne2ps_pbh(a, a);\n    look(head"))
 change("int8-sum", "sums of eight-bit products start without the weights' offset", "kcheck_gemm", ("cpu/gemm_int8.c", "a[i][0] = a[i][1] = _mm512_set1_epi32(start[i * LD]);", "a[i][0] = a[i][1] = _mm512_set1_epi32(0);"))
+change("amx-folded-half", "half of the last columns miss their power of two in AMX tiles", "kcheck_gemm", ("cpu/gemm_amx_inner.h", "for (int half = 0; half < 64; half += 32)", "for (int half = 0; half < 32; half += 32)"))
 change("few-start", "sums of few tokens' eight-bit products start without the weights' offset", "kcheck_gemm", ("cpu/gemm_int8_few.c", "_mm512_load_si512(x->start)", "_mm512_setzero_si512()"))
 change("few-finite", "eight-bit activations of few tokens hide an infinity", "kcheck_gemm", ("cpu/gemm_int8_few.c", "_mm512_mask_mov_ps(vset1(NAN)", "_mm512_mask_mov_ps(vset1(0)"))
 change("few-end", "the end of short rows has the next row's scales", "kcheck_gemm", ("cpu/gemm_int8_few.c", "b[i].scale = _mm512_maskz_mov_ps(have, b[i].scale), b[i].off", "b[i].off"))
