@@ -43,14 +43,15 @@ class Thinking(driver.Case):
         args = ("--seed", str(seed))
         whole = self.answer("-n", "30", *args)["thinking"]
         five = self.answer("-n", "5", *args)
+        cut = lambda text: text.rstrip("\ufffd")  # what may be half of a character
         for more in ((), ("--draft", "lookup"), ("--gpus", "emu:1"), ("--think", )):
             a = self.answer("-n", "30", "--think-limit", "5", *args, *more)
-            self.assertEqual(a["thinking"], five["thinking"], more)
+            self.assertEqual(cut(a["thinking"]), cut(five["thinking"]), more)
             self.assertTrue(a["text"], more)
-        self.assertTrue(whole.startswith(five["thinking"].rstrip("\ufffd")))
+        self.assertTrue(whole.startswith(cut(five["thinking"])))
         for n in (5, 6):  # the mark is the sixth token
             a = self.answer("-n", str(n), "--think-limit", "5", *args)
-            self.assertEqual((a["thinking"], a["text"], a["usage"]["answer_tokens"], a["reason"]), (five["thinking"], "", n, "length"))
+            self.assertEqual((cut(a["thinking"]), a["text"], a["usage"]["answer_tokens"], a["reason"]), (cut(five["thinking"]), "", n, "length"))
         self.assertEqual(self.answer("-n", "30", "--think-limit", "1000", *args)["thinking"], whole)
 
     def test_no_end_within_thinking(self):
@@ -61,7 +62,7 @@ class Thinking(driver.Case):
         for limit in (2, 1000):
             rc, out, err = self.run_bin("-m", self.path, "--batch", "-", "-n", "40", "--temp", "3", "--think-limit", str(limit), data=lines)
             self.assertEqual(rc, 0, err)
-            rows = [row for row in map(json.loads, out.decode().splitlines()) if row["reason"] == "stop" and not row["text"]]
+            rows = [row for row in map(json.loads, out.decode().rstrip("\n").split("\n")) if row["reason"] == "stop" and not row["text"]]
             ends[limit] = [row["usage"]["answer_tokens"] for row in rows]
         self.assertNotIn(2, ends[2])
         self.assertTrue([n for n in ends[1000] if n > 2], ends)  # without the limit some end so

@@ -18,7 +18,8 @@ import eyes_gguf  # noqa: E402
 CASES = [[7, 8, (64, 48, 0), 9, 10, 11], [3, (200, 50, 1), 4, (33, 77, 2), 5, 6, 7, 8], [(300, 240, 3), 20, 21, 22], [1, 2, 3, (16, 16, 4), 5, (96, 96, 0), 30, 31],
          [40, (500, 20, 5), 41], [50, 51, (1, 1, 6), 52, 53]]
 EVERY = 9  # columns recorded
-BOUND = 2e-5  # of the largest logit, float32
+BOUND, BOUND_BF16 = 2e-5, 2e-2  # of the largest logit: activations of float32; of 16 or 8 bits
+EXACT = ["--cpu", "avx2" if " avx2 " in open("/proc/cpuinfo", encoding="utf-8").read() else "scalar"]
 MODES = [[], ["--gpus", "emu:1,cpu=scalar"], ["--gpus", "emu:1,cpu=scalar", "--prefill", "slp", "--decode", "hybrid"], ["--gpus", "emu:2,cpu=scalar", "--prefill", "dslp"],
          ["--gpus", "emu:1,cpu=scalar", "--prefill", "blend", "--decode", "dual"], ["--draft", "lookup"], ["--draft", "int4"]]
 
@@ -41,7 +42,7 @@ def command(hearth, model, folder, case, *args, most=0):
     return subprocess.run(full, stdin=subprocess.DEVNULL, capture_output=True, timeout=300, env={**os.environ, "HEARTH_LIMITS": f"spin=100,rows={most}"} if most else None)
 
 
-def compare(hearth, folder, model, case, want, *args, most=0):
+def compare(hearth, folder, model, case, want, *args, most=0, bound=BOUND):
     out = os.path.join(folder, "logits")
     p = command(hearth, model, folder, case, "--logits-out", out, *args, most=most)
     if p.returncode:
@@ -52,7 +53,7 @@ def compare(hearth, folder, model, case, want, *args, most=0):
     if len(got) != want["n"] * width:
         return f"{len(got) // width} positions, not {want['n']}"
     off = max(abs(got[r * width + i * EVERY] - x) for r, row in zip(rows(want["n"]), want["logits"]) for i, x in enumerate(row)) / want["largest"]
-    return None if off < BOUND else f"off by {off:.1e}"
+    return None if off < bound else f"off by {off:.1e}"
 
 
 def continuation(hearth, folder, model, case, n, *args):
@@ -75,8 +76,8 @@ def main(hearth, *kinds):
         gguf = {kind: eyes_gguf.make(os.path.join(folder, kind + "-gguf"), kind) for kind in models if kind in eyes_gguf.KINDS}
         for i, want in enumerate(reference):
             case = CASES[i % len(CASES)]
-            for level in (["--cpu", "scalar"], []):
-                check(f"{want['kind']} case {i % len(CASES)} {' '.join(level)}", compare(hearth, folder, models[want["kind"]], case, want, *level))
+            for level, bound in ((["--cpu", "scalar"], BOUND), (EXACT, BOUND), ([], BOUND_BF16)):
+                check(f"{want['kind']} case {i % len(CASES)} {' '.join(level)}", compare(hearth, folder, models[want["kind"]], case, want, *level, bound=bound))
             for most in (1, 5, 8):
                 check(f"{want['kind']} case {i % len(CASES)} by {most}", compare(hearth, folder, models[want["kind"]], case, want, "--cpu", "scalar", most=most))
             if want["kind"] in gguf:

@@ -217,7 +217,7 @@ change("resident-build", "the program attaches to an engine of another build", "
 change("template-blank", "a template without text renders prompts", "unit_chat", ("tokenizer/chat/chat_template.c", "return blank == n ? 0 : jinja_parse", "return jinja_parse"))
 change("calls-embedded", "a value ends at the first tag that looks like its end", "unit_tools", ("tokenizer/chat/tool_calls_tags.c", "!markup_starts_with(then, close)) continue;", "0) continue;"))
 change("calls-embedded-stream", "a stream sends a value that may go on", "unit_tools", ("tokenizer/chat/tool_stream.c", "    if (is_sure && t->ended) return", "    if (t->ended) return"))
-change("calls-any-of", "anyOf in a parameter's schema says nothing", "unit_tools", ("tokenizer/chat/tool_calls_values.c", "json_get(schema, \"anyOf\"), false, depth)", "NULL, false, depth)"))
+change("calls-any-of", "anyOf in a parameter's schema says nothing", "unit_tools", ("tokenizer/chat/tool_calls_values.c", "json_get(schema, \"anyOf\"), false, depth, parts)", "NULL, false, depth, parts)"))
 change("calls-python", "Python's constants in tags are strings", "unit_tools", ("tokenizer/chat/tool_calls_values.c", "const char *constant = constant_of(v, kinds);", "const char *constant = NULL;"))
 change("schema-nullable", "nullable says nothing", "e2e_structured", ("tokenizer/grammar/schema_older.c", "if (is_root || !is_true(json_get(in, \"nullable\"))) return 0;", "return 0;"))
 change("schema-exclusive", "exclusiveMinimum: true says nothing", "e2e_structured", ("tokenizer/grammar/schema_older.c", "return add(m, text(bounds[i][1]), *value), 0;", "break;"))
