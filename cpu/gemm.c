@@ -8,7 +8,7 @@ static unsigned needed_flags(const struct gemm *g) {
     if (g == &gemm_avx2 || g == &gemm_int16_avx2 || g == &gemm_int8_avx2) return CPU_F_AVX2;
     if (g == &gemm_int16_avxvnni || g == &gemm_int8_avxvnni) return CPU_F_AVX2 | CPU_F_AVXVNNI;
     if (g == &gemm_avx512) return CPU_F_AVX512;
-    if (g == &gemm_int8 || g == &gemm_int8_few) return CPU_F_AVX512 | CPU_F_VBMI | CPU_F_VNNI;
+    if (g == &gemm_int8 || g == &gemm_int8_few || g == &gemm_int16_few) return CPU_F_AVX512 | CPU_F_VBMI | CPU_F_VNNI;
     if (g == &gemm_avx512bf16 || g == &gemm_skinny || g == &gemm_skinny_bf16) return bf16;
     if (g == &gemm_amx || g == &gemm_amx_skinny_bf16 || g == &gemm_amx_wide) return bf16 | CPU_F_GFNI | CPU_F_AMX_BF16;
     return 0;
@@ -31,6 +31,9 @@ const struct gemm *gemm_for_weights(enum cpu_level level, int n, int batch, bool
     const int few = batch <= BATCH_INVARIANT_ROWS ? batch : level >= CPU_AMX ? GEMM_INT8_FEW_AMX : GEMM_INT8_FEW;
     if (level >= CPU_AVX512 && !wide && n <= few && gemm_has(&gemm_int8_few) && gemm_int8_few.supports(w, n))
         return &gemm_int8_few;
+    if (level >= CPU_AVX512 && !wide && batch <= BATCH_INVARIANT_ROWS && gemm_has(&gemm_int16_few) &&
+        gemm_int16_few.supports(w, n))
+        return &gemm_int16_few;
     if (level >= CPU_AMX && gemm_has(&gemm_amx) && batch > BATCH_INVARIANT_ROWS)
         return n <= GEMM_SKINNY_MAX ? &gemm_amx_skinny_bf16 : NULL;
     /* with AVX-VNNI the same bits */

@@ -25,7 +25,7 @@ struct gemm {
     /* E4M3 scales that many rows share multiply the activations before these are rounded or split: exact ones no longer
      * stay exact */
     bool scales_x;
-    bool is_int16; /* activations are 16-bit integers, with one scale per 256 columns */
+    bool is_int16; /* activations are 16-bit integers, with one scale per 256 columns or fewer */
     bool is_int8;  /* activations are 8-bit integers, with one scale per 32 columns or fewer; not for wide products */
     int row_tile;  /* split W's rows at multiples of this to avoid decoding a tile twice; any split is correct */
 
@@ -46,7 +46,7 @@ struct gemm {
 
 extern const struct gemm gemm_scalar, gemm_avx2, gemm_avx512, gemm_avx512bf16, gemm_amx, gemm_amx_skinny_bf16,
     gemm_amx_wide, gemm_skinny, gemm_skinny_bf16, gemm_int16_avx2, gemm_int16_avxvnni, gemm_int8, gemm_int8_few,
-    gemm_int8_avx2, gemm_int8_avxvnni;
+    gemm_int16_few, gemm_int8_avx2, gemm_int8_avxvnni;
 
 /* Returns the fastest kernel of a level on this CPU. A fixed rule without timing, so that a machine always gives the
  * same text: avx512 means BF16 products where the CPU runs them at twice the float32 rate (probe.h), else float32. */
@@ -54,7 +54,8 @@ const struct gemm *gemm_for(enum cpu_level level, bool wide); /* wide: keep at l
 /* Kernel for n tokens of a batch and weights like w, where another one than gemm_for's is faster. NULL: use the GEMV
  * kernels in batches of up to BATCH_INVARIANT_ROWS, else GEMV and gemm_for. Quantized formats take integer products:
  * with AVX2 alone for any number of tokens, those of up to six bits also in small batches (gemm_int8_avx2); with
- * AVX-512 VNNI those of GGUF but for grids in small batches and groups (gemm_int8_few), and all in larger groups
+ * AVX-512 VNNI those of GGUF but for grids in small batches and groups (gemm_int8_few), four-bit codes with scales of
+ * their own in small batches (gemm_int16_few, whose x keeps 16 bits as vendors' BF16 does), and all in larger groups
  * (gemm_int8; AMX has a kernel of its own). A token of a batch of up to BATCH_INVARIANT_ROWS always takes the same
  * path, so its bits do not depend on the batch. */
 enum {

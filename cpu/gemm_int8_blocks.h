@@ -1,6 +1,7 @@
 #pragma once
 /* Unpacks 256 columns of a row for gemm_int8_few.c: quantized weights as bytes in the order of its lanes, a lane for
  * each 16 columns. Lane 4 i + j has columns 16 (4 j + i) and on; vector k of four has their columns 4 k to 4 k + 3. */
+#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -14,21 +15,38 @@ struct row_block {
     V scale, off;
 };
 
-/* The formats that are unpacked here. */
+/* The formats that are unpacked here: those with scales among the codes by their DT_..., and four-bit codes with scales
+ * of their own. */
 #define FORMATS_INT8_FEW(X) \
     X(q4_k) X(q5_k) X(q6_k) X(q2_k) X(q3_k) X(q4_0) X(q4_1) X(q5_0) X(q5_1) X(q8_0) X(iq4_nl) X(iq4_xs) X(mxfp4)
-INLINE bool is_q4_k(int dtype) { return dtype == DT_Q4_K || dtype == DT_Q5_K; } /* have six-bit scales and minima */
-INLINE bool has_off(int dtype) { return is_q4_k(dtype) || dtype == DT_Q2_K || dtype == DT_Q4_1 || dtype == DT_Q5_1; }
-/* Formats in blocks of 32 columns: bytes of one; else 0. */
-INLINE int bytes_32(int dtype) {
-    switch (dtype) {
+enum {
+    E2M1_E8M0 = DT_COUNT, /* MXFP4 of safetensors */
+    E2M1_E4M3,            /* NVFP4: scales of 16 columns */
+    I4_32,                /* scales of F16 or BF16 for 32 columns */
+    I4_128,               /* for 128 */
+    I4_ZEROS,             /* DT_F32Z, for 128 */
+    INT8_FEW_KINDS
+};
+INLINE bool is_q4_k(int kind) { return kind == DT_Q4_K || kind == DT_Q5_K; } /* have six-bit scales and minima */
+INLINE bool has_off(int kind) {
+    return is_q4_k(kind) || kind == DT_Q2_K || kind == DT_Q4_1 || kind == DT_Q5_1 || kind == I4_ZEROS;
+}
+INLINE bool is_apart(int kind) { return kind >= DT_COUNT; } /* its scales are not among its codes */
+/* Bytes of 256 columns. */
+INLINE int block_bytes(int kind) { return is_apart(kind) ? INT8_K / 2 : (int)dtype_bytes((uint8_t)kind, INT8_K); }
+/* Formats in blocks of 32 columns, whose rows may end in a block of 256: bytes of one; else 0. */
+INLINE int bytes_32(int kind) {
+    switch (kind) {
 #define CASE(name) \
     case FORMAT_DTYPE(name): return FORMAT_BLOCK(name) == 32 ? FORMAT_BYTES(name) : 0;
         FORMATS_INT8_FEW(CASE)
 #undef CASE
-    default: return 0;
+    default: return is_apart(kind) ? 16 : 0;
     }
 }
+/* Columns of a scale beside the codes, and its bytes. */
+INLINE int scale_cols(int kind) { return kind == E2M1_E4M3 ? 16 : kind == I4_128 || kind == I4_ZEROS ? 128 : 32; }
+INLINE int scale_bytes(int kind) { return kind == I4_ZEROS ? 4 : kind == I4_32 || kind == I4_128 ? 2 : 1; }
 
 /* 256 columns in order become the order of the lanes. */
 INLINE void turn(__m512i v[4]) {
@@ -185,10 +203,10 @@ INLINE V halves(__m256i v, const int upper) {
 }
 
 /* The block at p, row `i` of four whose scales are in `scales`. */
-INLINE struct row_block block_of(const uint8_t *p, const struct scales_k *scales, int i, const int dtype) {
+INLINE struct row_block block_of(const uint8_t *p, const struct scales_k *scales, int i, const int kind) {
     struct row_block b = {.off = vzero()};
-    const int size = bytes_32(dtype);
-    switch (dtype) {
+    const int size = bytes_32(kind);
+    switch (kind) {
     case DT_Q4_K: codes_q4_k(b.code, p + 16); break;
     case DT_Q5_K: codes_q5_k(b.code, p); break;
     case DT_Q6_K: codes_q6_k(b.code, p), b.scale = spread_16(q6_k_scales(p)); break;
@@ -214,16 +232,16 @@ INLINE struct row_block block_of(const uint8_t *p, const struct scales_k *scales
         break;
     default: nibbles_32(b.code, p + size - 16, size);
     }
-    if (dtype == DT_Q5_0 || dtype == DT_Q5_1) add_fifth_bits(b.code, dwords_8(p + size - 20, size));
-    if (dtype == DT_Q5_0) add_all(b.code, 128 - 16);
-    if (dtype == DT_Q4_0) add_all(b.code, 128 - 8);
-    if (dtype == DT_IQ4_NL) values_of(b.code, mat_iq4);
-    if (dtype == DT_Q4_0 || dtype == DT_Q5_0 || dtype == DT_IQ4_NL) b.scale = spread_8(half_scales(p, size, INT8_K));
-    if (dtype == DT_Q4_1 || dtype == DT_Q5_1) {
+    if (kind == DT_Q5_0 || kind == DT_Q5_1) add_fifth_bits(b.code, dwords_8(p + size - 20, size));
+    if (kind == DT_Q5_0) add_all(b.code, 128 - 16);
+    if (kind == DT_Q4_0) add_all(b.code, 128 - 8);
+    if (kind == DT_IQ4_NL) values_of(b.code, mat_iq4);
+    if (kind == DT_Q4_0 || kind == DT_Q5_0 || kind == DT_IQ4_NL) b.scale = spread_8(half_scales(p, size, INT8_K));
+    if (kind == DT_Q4_1 || kind == DT_Q5_1) {
         const __m256i both = dwords_8(p, size);
         b.scale = halves(both, 0), b.off = halves(both, 1);
     }
-    if (is_q4_k(dtype)) {
+    if (is_q4_k(kind)) {
         b.scale = vmul(bytes_v(scales->scale[i]), vset1(scales->d[i][0]));
         b.off = vmul(bytes_v(scales->min[i]), vset1(scales->d[i][1]));
     }

@@ -18,6 +18,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "cpu/gemm_int8_apart.h"
 #include "cpu/gemm_int8_blocks.h"
 #include "cpu/intdot_planes.h"
 
@@ -33,19 +34,43 @@ struct x_block {
     int32_t start[16];       /* -128 * sum of q, because codes are made unsigned by adding 128 */
     float unit[16], sum[16]; /* sum of q */
 };
+/* The same with 16 bits: 256 * q + low; sums are those of this. */
+struct x_block16 {
+    struct x_block b;
+    int8_t low[4][64];
+};
+/* Block i of those at x. */
+INLINE const struct x_block *x_at(const void *x, size_t i, const bool two) {
+    return two ? &((const struct x_block16 *)x + i)->b : (const struct x_block *)x + i;
+}
 
 static int blocks(int k) { return (k + INT8_K - 1) / INT8_K; }
 
 /* --- Activations ------------------------------------------------------------------------------ */
 
 static size_t packed_bytes(int n, int k) { return (size_t)n * (size_t)blocks(k) * sizeof(struct x_block); }
+static size_t packed_bytes16(int n, int k) { return (size_t)n * (size_t)blocks(k) * sizeof(struct x_block16); }
 
+/* Turns bytes in order, and returns the sums of each lane's. */
+INLINE __m512i put_turned(int8_t to[4][64], const int8_t *in_order) {
+    __m512i q[4], sum = _mm512_setzero_si512();
+    EACH (int i = 0; i < 4; i++) q[i] = _mm512_load_si512(in_order + 64 * i);
+    turn(q);
+    EACH (int i = 0; i < 4; i++)
+        _mm512_store_si512(to[i], q[i]), sum = _mm512_dpbusd_epi32(sum, _mm512_set1_epi8(1), q[i]);
+    return sum;
+}
+INLINE void put_sums(struct x_block *b, __m512i sum, V unit) {
+    _mm512_store_si512(b->start, _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_slli_epi32(sum, 7)));
+    vstore(b->unit, spread_16(unit));
+    vstore(b->sum, _mm512_cvtepi32_ps(sum));
+}
 /* Scales are NaN where a column is not finite. */
 static void pack_block(struct x_block *b, const float *x, int n) {
     int8_t in_order[INT8_K] __attribute__((aligned(64)));
     float inverse[16];
     V v[16];
-    __m512i m[16], q[4];
+    __m512i m[16];
     EACH (int i = 0; i < 16; i++) v[i] = load_left(x + 16 * i, n - 16 * i), m[i] = magnitude(v[i]);
     const V most = _mm512_castsi512_ps(_mm512_inserti64x4(_mm512_castsi256_si512(largest_8(m)), largest_8(m + 8), 1));
     const V steps = vset1(127);
@@ -56,24 +81,42 @@ static void pack_block(struct x_block *b, const float *x, int n) {
     EACH (int i = 0; i < 16; i++)
         _mm_store_si128((__m128i *)(void *)(in_order + 16 * i),
                         _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(vmul(v[i], vset1(inverse[i])))));
-    EACH (int i = 0; i < 4; i++) q[i] = _mm512_load_si512(in_order + 64 * i);
-    turn(q);
-    __m512i sum = _mm512_setzero_si512();
-    EACH (int i = 0; i < 4; i++)
-        _mm512_store_si512(b->q[i], q[i]), sum = _mm512_dpbusd_epi32(sum, _mm512_set1_epi8(1), q[i]);
-    const V units = _mm512_permutexvar_ps(lane_scale(16), unit);
-    _mm512_store_si512(b->start, _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_slli_epi32(sum, 7)));
-    vstore(b->unit, units);
-    vstore(b->sum, _mm512_cvtepi32_ps(sum));
+    put_sums(b, put_turned(b->q, in_order), unit);
 }
-static void pack(void *dst, const float *x, const int32_t *gather, int ldx, int n, int k, int part, int parts) {
+static void pack_block16(struct x_block16 *b, const float *x, int n) {
+    int8_t high[INT8_K] __attribute__((aligned(64))), low[INT8_K] __attribute__((aligned(64)));
+    float inverse[16];
+    V v[16];
+    EACH (int i = 0; i < 16; i++) v[i] = load_left(x + 16 * i, n - 16 * i);
+    const __m256 first = units_8(v, inverse, false), second = units_8(v + 8, inverse + 8, false);
+    EACH (int i = 0; i < 16; i++) {
+        const __m512i q = _mm512_cvtps_epi32(vmul(v[i], vset1(inverse[i]))),
+                      h = _mm512_srai_epi32(_mm512_add_epi32(q, _mm512_set1_epi32(128)), 8);
+        _mm_store_si128((__m128i *)(void *)(high + 16 * i), _mm512_cvtepi32_epi8(h));
+        _mm_store_si128((__m128i *)(void *)(low + 16 * i),
+                        _mm512_cvtepi32_epi8(_mm512_sub_epi32(q, _mm512_slli_epi32(h, 8))));
+    }
+    const __m512i sum = put_turned(b->b.q, high);
+    put_sums(&b->b, _mm512_add_epi32(_mm512_slli_epi32(sum, 8), put_turned(b->low, low)),
+             _mm512_insertf32x8(_mm512_castps256_ps512(first), second, 1));
+}
+INLINE void pack_all(void *dst, const float *x, const int32_t *gather, int ldx, int n, int k, int part, int parts,
+                     const bool two) {
     const int each = blocks(k);
     const int64_t all = (int64_t)n * each;
     for (int64_t at = all * part / parts; at < all * (part + 1) / parts; at++) {
         const int i = (int)(at / each), b = (int)(at % each);
-        pack_block((struct x_block *)dst + (size_t)b * (size_t)n + (size_t)i,
-                   x + (size_t)(gather ? gather[i] : i) * (size_t)ldx + b * INT8_K, k - b * INT8_K);
+        const float *from = x + (size_t)(gather ? gather[i] : i) * (size_t)ldx + b * INT8_K;
+        const size_t to = (size_t)b * (size_t)n + (size_t)i;
+        if (two) pack_block16((struct x_block16 *)dst + to, from, k - b * INT8_K);
+        else pack_block((struct x_block *)dst + to, from, k - b * INT8_K);
     }
+}
+static void pack(void *dst, const float *x, const int32_t *gather, int ldx, int n, int k, int part, int parts) {
+    pack_all(dst, x, gather, ldx, n, k, part, parts, false);
+}
+static void pack16(void *dst, const float *x, const int32_t *gather, int ldx, int n, int k, int part, int parts) {
+    pack_all(dst, x, gather, ldx, n, k, part, parts, true);
 }
 
 /* --- Products --------------------------------------------------------------------------------- */
@@ -92,13 +135,23 @@ INLINE V add_block(V sum, __m512i d, V scale, V off, V unit, V x_sum, const bool
         with_off ? vfma(_mm512_cvtepi32_ps(d), scale, vmul(off, x_sum)) : vmul(_mm512_cvtepi32_ps(d), scale);
     return vfma(whole, unit, sum);
 }
-/* The products of R rows' blocks with a token, added to their sums. */
-INLINE void token(V sum[4], const struct row_block *w, const struct x_block *x, const int R, const bool with_off) {
+/* The products of R rows' blocks with a token, added to their sums. two: x has 16 bits. */
+INLINE void token(V sum[4], const struct row_block *w, const struct x_block *x, const int R, const bool with_off,
+                  const bool two) {
     __m512i d[4];
-    EACH (int r = 0; r < R; r++) d[r] = with_off ? _mm512_setzero_si512() : _mm512_load_si512(x->start);
+    EACH (int r = 0; r < R; r++) d[r] = with_off || two ? _mm512_setzero_si512() : _mm512_load_si512(x->start);
     EACH (int k = 0; k < 4; k++) {
         const __m512i q = _mm512_load_si512(x->q[k]);
         EACH (int r = 0; r < R; r++) d[r] = dot(d[r], w[r].code[k], q);
+    }
+    if (two) {
+        const struct x_block16 *all = (const struct x_block16 *)(const void *)x;
+        EACH (int r = 0; r < R; r++) d[r] = _mm512_slli_epi32(d[r], 8);
+        EACH (int k = 0; k < 4; k++) {
+            const __m512i q = _mm512_load_si512(all->low[k]);
+            EACH (int r = 0; r < R; r++) d[r] = dot(d[r], w[r].code[k], q);
+        }
+        EACH (int r = 0; r < R && !with_off; r++) d[r] = _mm512_add_epi32(d[r], _mm512_load_si512(x->start));
     }
     const V unit = vload(x->unit), x_sum = vload(x->sum);
     EACH (int r = 0; r < R; r++) sum[r] = add_block(sum[r], d[r], w[r].scale, w[r].off, unit, x_sum, with_off);
@@ -107,56 +160,73 @@ INLINE void token(V sum[4], const struct row_block *w, const struct x_block *x, 
  * whose address has the same low twelve bits, so they move with x: a step writes to where x was read just before. */
 typedef float sums[4][16]; /* of a token */
 enum { PAGE = 4096, HALF = PAGE + TOKENS * sizeof(sums) };
-INLINE sums *sums_of(const struct x_block *x, int block, void *space) {
+INLINE sums *sums_of(const void *x, int block, void *space) {
     char *half = (char *)space + block % 2 * HALF;
     return (sums *)(half + ((uintptr_t)x - sizeof(sums) - (uintptr_t)half) % PAGE);
 }
 
 /* At the end of rows of blocks of 32 columns, what follows is read as well, and its scales are cleared; where nothing
- * follows, zeros are read. */
+ * follows, zeros are read. last: the end of all rows. */
 INLINE const uint8_t *at_end(uint8_t end[INT8_K / 32 * 34], const uint8_t *p, int cols, const uint8_t *last,
-                             const int bytes, const int dtype) {
-    if (last - p >= bytes) return p;
-    memset(end, 0, (size_t)bytes);
-    return memcpy(end, p, (size_t)(cols / 32 * bytes_32(dtype)));
+                             const int kind) {
+    if (last - p >= block_bytes(kind)) return p;
+    memset(end, 0, (size_t)block_bytes(kind));
+    return memcpy(end, p, (size_t)(cols / 32 * bytes_32(kind)));
 }
 static __mmask16 lanes_of(int cols) { return _mm512_cmpgt_epi32_mask(_mm512_set1_epi32(cols / 16), lane_scale(16)); }
-/* Four rows by n tokens at x, `ld` blocks from one to the next of each: out[t][row]. N: n, if constant, else 0. `last`:
- * the end of all rows. */
-INLINE void four_rows(float (*out)[4], const uint8_t *const row[4], const uint8_t *last, int cols,
-                      const struct x_block *x, int n, size_t ld, void *space, const int N, const int dtype) {
-    const int bytes = (int)dtype_bytes((uint8_t)dtype, INT8_K);
-    const uint8_t *p[4];
+/* The block of row i at column c; `left`: its columns. */
+INLINE struct row_block row_block(const struct four *w, int i, int c, int left, const uint8_t *last,
+                                  const struct scales_k *scales, const int kind) {
+    const uint8_t *p = w->p[i] + (size_t)(c / INT8_K) * (size_t)block_bytes(kind);
+    const bool ends = bytes_32(kind) && left < INT8_K;
+    uint8_t end[INT8_K / 32 * 34], end_s[32];
+    EACH (int line = 0; line < (block_bytes(kind) + 63) / 64; line++)
+        _mm_prefetch((const char *)p + AHEAD + 64 * line, _MM_HINT_T0);
+    if (ends) p = at_end(end, p, left, last, kind);
+    struct row_block b;
+    if (is_apart(kind)) {
+        const uint8_t *s = w->s[i] + c / scale_cols(kind) * scale_bytes(kind);
+        if (ends) {
+            const int n = (left + scale_cols(kind) - 1) / scale_cols(kind) * scale_bytes(kind);
+            memset(end_s, 0, sizeof end_s);
+            s = memcpy(end_s, s, (size_t)n);
+        }
+        b = block_apart(p, s, w, kind);
+    } else b = block_of(p, scales, i, kind);
+    if (ends) {
+        const __mmask16 have = lanes_of(left);
+        b.scale = _mm512_maskz_mov_ps(have, b.scale), b.off = _mm512_maskz_mov_ps(have, b.off);
+    }
+    return b;
+}
+/* Four rows by n tokens at x, `ld` blocks from one to the next of each: out[t][row]. N: n, if constant, else 0. */
+INLINE void four_rows(float (*out)[4], const struct four *w, const uint8_t *last, int cols, const void *packed, int n,
+                      size_t ld, void *space, const int N, const int kind) {
+    const bool two = is_apart(kind);
     V few[FEW][4];
     sums *from = (sums *)((char *)space + HALF);
-    EACH (int i = 0; i < 4; i++) p[i] = row[i];
     EACH (int t = 0; t < N; t++)
         EACH (int i = 0; i < 4; i++) few[t][i] = vzero();
     if (!N) memset(from, 0, sizeof *from * (size_t)n);
-    for (int c = 0; c < cols; c += INT8_K, x += ld) {
+    for (int c = 0; c < cols; c += INT8_K) {
+        const struct x_block *x = x_at(packed, (size_t)(c / INT8_K) * ld, two);
         struct scales_k scales;
         struct row_block b[4];
-        uint8_t end[4][INT8_K / 32 * 34];
-        const bool ends = bytes_32(dtype) && cols - c < INT8_K;
-        if (is_q4_k(dtype)) scales_k(&scales, p);
+        if (is_q4_k(kind)) {
+            const uint8_t *p[4];
+            EACH (int i = 0; i < 4; i++) p[i] = w->p[i] + (size_t)(c / INT8_K) * (size_t)block_bytes(kind);
+            scales_k(&scales, p);
+        }
         EACH (int i = 0; i < 4; i++) {
-            EACH (int line = 0; line < (bytes + 63) / 64; line++)
-                _mm_prefetch((const char *)p[i] + AHEAD + 64 * line, _MM_HINT_T0);
-            if (ends) p[i] = at_end(end[i], p[i], cols - c, last, bytes, dtype);
-            b[i] = block_of(p[i], &scales, i, dtype);
-            if (ends) {
-                const __mmask16 have = lanes_of(cols - c);
-                b[i].scale = _mm512_maskz_mov_ps(have, b[i].scale), b[i].off = _mm512_maskz_mov_ps(have, b[i].off);
-            }
-            EACH (int t = 0; t < N; t++) token(few[t] + i, b + i, x + t, 1, has_off(dtype));
-            p[i] += bytes;
+            b[i] = row_block(w, i, c, cols - c, last, &scales, kind);
+            EACH (int t = 0; t < N; t++) token(few[t] + i, b + i, x_at(x, (size_t)t, two), 1, has_off(kind), two);
         }
         if (N) continue;
         sums *next = sums_of(x, c / INT8_K, space);
         for (int t = 0; t < n; t++) {
             V sum[4];
             EACH (int i = 0; i < 4; i++) sum[i] = vload(from[t][i]);
-            token(sum, b, x + t, 4, has_off(dtype));
+            token(sum, b, x_at(x, (size_t)t, two), 4, has_off(kind), two);
             EACH (int i = 0; i < 4; i++) vstore(next[t][i], sum[i]);
         }
         from = next;
@@ -165,40 +235,64 @@ INLINE void four_rows(float (*out)[4], const uint8_t *const row[4], const uint8_
     for (int t = 0; t < n && !N; t++)
         vsum4(vload(from[t][0]), vload(from[t][1]), vload(from[t][2]), vload(from[t][3]), 1, out[t]);
 }
-typedef void (*rows_fn)(float (*out)[4], const uint8_t *const row[4], const uint8_t *last, int cols,
-                        const struct x_block *x, int n, size_t ld, void *space);
-#define ROWS_N(name, N) \
-    static __attribute__((noinline)) void rows_##name##_##N(float(*out)[4], const uint8_t *const row[4], \
-                                                            const uint8_t *last, int cols, const struct x_block *x, \
-                                                            int n, size_t ld, void *space) { \
-        four_rows(out, row, last, cols, x, N ? N : n, ld, space, N, FORMAT_DTYPE(name)); \
+typedef void (*rows_fn)(float (*out)[4], const struct four *w, const uint8_t *last, int cols, const void *x, int n,
+                        size_t ld, void *space);
+#define ROWS_N(name, kind, N) \
+    static __attribute__((noinline)) void rows_##name##_##N(float(*out)[4], const struct four *w, const uint8_t *last, \
+                                                            int cols, const void *x, int n, size_t ld, void *space) { \
+        four_rows(out, w, last, cols, x, N ? N : n, ld, space, N, kind); \
     }
-#define ROWS(name) ROWS_N(name, 0) ROWS_N(name, 1) ROWS_N(name, 2) ROWS_N(name, 3)
+#define ROWS_KIND(name, kind) ROWS_N(name, kind, 0) ROWS_N(name, kind, 1) ROWS_N(name, kind, 2) ROWS_N(name, kind, 3)
+#define ROWS(name)            ROWS_KIND(name, FORMAT_DTYPE(name))
 FORMATS_INT8_FEW(ROWS)
-static const rows_fn rows_of[DT_COUNT][FEW + 1] = {
-#define ROW(name) [FORMAT_DTYPE(name)] = {rows_##name##_0, rows_##name##_1, rows_##name##_2, rows_##name##_3},
-    FORMATS_INT8_FEW(ROW)
-#undef ROW
-};
+ROWS_KIND(e2m1_e8m0, E2M1_E8M0)
+ROWS_KIND(e2m1_e4m3, E2M1_E4M3)
+ROWS_KIND(i4_32, I4_32)
+ROWS_KIND(i4_128, I4_128)
+ROWS_KIND(i4_zeros, I4_ZEROS)
+static const rows_fn rows_of[INT8_FEW_KINDS][FEW + 1] = {
+#define OF(name) \
+    { rows_##name##_0, rows_##name##_1, rows_##name##_2, rows_##name##_3 }
+#define ROW(name) [FORMAT_DTYPE(name)] = OF(name),
+    FORMATS_INT8_FEW(ROW)[E2M1_E8M0] = OF(e2m1_e8m0), [E2M1_E4M3] = OF(e2m1_e4m3), [I4_32] = OF(i4_32),
+    [I4_128] = OF(i4_128), [I4_ZEROS] = OF(i4_zeros)};
+
+/* What rows_of has functions for; -1: nothing. */
+static int kind_of(const struct mat *w) {
+    const bool half = w->scale_dtype == DT_F16 || w->scale_dtype == DT_BF16;
+    if (w->dtype != DT_E2M1 && w->dtype != DT_I4) return !w->scale && rows_of[w->dtype][0] ? w->dtype : -1;
+    if (!w->scale || w->cols % 32) return -1;
+    if (w->dtype == DT_E2M1) {
+        if (w->scale_dtype == DT_E8M0) return w->block_cols == 32 ? E2M1_E8M0 : -1;
+        return w->scale_dtype == DT_E4M3 && w->block_cols == 16 ? E2M1_E4M3 : -1;
+    }
+    if (w->block_cols == 128) return half ? I4_128 : w->scale_dtype == DT_F32Z ? I4_ZEROS : -1;
+    return half && w->block_cols == 32 ? I4_32 : -1;
+}
+static bool takes(const struct mat *w, int n) { return kind_of(w) >= 0 && !is_apart(kind_of(w)); }
+static bool takes16(const struct mat *w, int n) { return is_apart(kind_of(w)); }
 
 static size_t scratch_bytes(int n, int k) { return 2 * HALF; }
 static void rows(const struct mat *w, int r0, int r1, const void *packed, int n, float *y, int ldy, bool accumulate,
                  void *scratch) {
-    const int gap = (r1 - r0) / 4, ends = r0 + gap * 4, groups = (n + TOKENS - 1) / TOKENS;
+    const int gap = (r1 - r0) / 4, ends = r0 + gap * 4, groups = (n + TOKENS - 1) / TOKENS, kind = kind_of(w);
     const uint8_t *last =
         (const uint8_t *)w->data + w->stride * (size_t)(w->rows - 1) + dtype_bytes(w->dtype, (size_t)w->cols);
     /* Four rows, of which `have` exist, each a stream of its own: the rows from one to the next are read one after the
      * other. */
     for (int r = r0; r < r1; r = r + 1 == r0 + gap ? ends : r < ends ? r + 1 : r1) {
         const int step = r < ends ? gap : 1, have = r < ends ? 4 : r1 - r;
-        const uint8_t *p[4];
-        for (int i = 0; i < 4; i++)
-            p[i] = (const uint8_t *)w->data + w->stride * (size_t)(r + (i < have ? i : have - 1) * step);
+        struct four f = {.gain = 128 * w->scale_gain, .is_f16 = w->scale_dtype == DT_F16};
+        for (int i = 0; i < 4; i++) {
+            const int row = r + (i < have ? i : have - 1) * step;
+            f.p[i] = (const uint8_t *)w->data + w->stride * (size_t)row;
+            f.s[i] = is_apart(kind) ? (const uint8_t *)w->scale + scale_row(w, row) * (size_t)scale_bytes(kind) : NULL;
+        }
         for (int g = 0; g < groups; g++) {
             const int t0 = n * g / groups, m = n * (g + 1) / groups - t0;
             float out[TOKENS][4];
-            rows_of[w->dtype][m <= FEW ? m : 0](out, p, last, w->cols, (const struct x_block *)packed + t0, m,
-                                                (size_t)n, scratch);
+            rows_of[kind][m <= FEW ? m : 0](out, &f, last, w->cols, x_at(packed, (size_t)t0, is_apart(kind)), m,
+                                            (size_t)n, scratch);
             for (int t = 0; t < m; t++)
                 for (int i = 0; i < have; i++) {
                     float *to = y + (size_t)(t0 + t) * (size_t)ldy + r + i * step;
@@ -208,8 +302,6 @@ static void rows(const struct mat *w, int r0, int r1, const void *packed, int n,
     }
 }
 
-static bool takes(const struct mat *w, int n) { return !w->scale && rows_of[w->dtype][0]; }
-
 const struct gemm gemm_int8_few = {.name = "int8 few",
                                    .is_int8 = true,
                                    .row_tile = 4,
@@ -218,3 +310,11 @@ const struct gemm gemm_int8_few = {.name = "int8 few",
                                    .scratch_bytes = scratch_bytes,
                                    .rows = rows,
                                    .supports = takes};
+const struct gemm gemm_int16_few = {.name = "int16 few",
+                                    .is_int16 = true,
+                                    .row_tile = 4,
+                                    .packed_bytes = packed_bytes16,
+                                    .pack = pack16,
+                                    .scratch_bytes = scratch_bytes,
+                                    .rows = rows,
+                                    .supports = takes16};

@@ -260,8 +260,9 @@ static int formats(enum cpu_level level, int rounds) {
 
 /* The kernels for a group of a prompt's tokens: GEMV, few tokens, many tokens. */
 static int few(enum cpu_level level, int rounds) {
-    static const uint8_t all[] = {DT_Q4_K, DT_Q5_K, DT_Q6_K,    DT_IQ4_XS, DT_Q4_0,  DT_Q5_0, DT_MXFP4, DT_Q8_0,
-                                  DT_Q3_K, DT_Q2_K, DT_IQ3_XXS, DT_IQ2_XS, DT_IQ1_S, DT_E4M3, DT_BF16};
+    static const uint8_t all[] = {DT_Q4_K,  DT_Q5_K, DT_Q6_K, DT_IQ4_XS, DT_Q4_0,    DT_Q5_0,
+                                  DT_MXFP4, DT_Q8_0, DT_Q3_K, DT_Q2_K,   DT_IQ3_XXS, DT_IQ2_XS,
+                                  DT_IQ1_S, DT_E2M1, DT_I4,   DT_E4M3,   DT_BF16};
     enum {
         N = sizeof all,
         ROWS = 768,
@@ -284,30 +285,35 @@ static int few(enum cpu_level level, int rounds) {
     printf("%s, level %s, [%d, %d], one thread, share of the FMA peak beside it, best of %d: GEMV / chosen / "
            "%s / many\n%-8s",
            cpu_describe(), cpu_level_name(level), ROWS, COLS, rounds,
-           level >= CPU_AVX512 ? "8-bit numbers in small batches" : "16-bit numbers with AVX2", "tokens");
+           level >= CPU_AVX512 ? "in small batches" : "16-bit numbers with AVX2", "tokens");
     for (int s = 0; s < SIZES; s++) printf("%22d", sizes[s]);
     double peak = 0;
     size_t at = 0;
     for (int f = 0; f < N; f++) {
         const size_t stride = dtype_bytes(all[f], COLS), size = stride * ROWS;
+        const bool apart = all[f] == DT_E4M3 || all[f] == DT_E2M1 || all[f] == DT_I4;
+        const int block = all[f] == DT_E4M3 ? 128 : 32; /* columns of a scale beside the weights */
         printf("\n%-8s", dtype_name(all[f]));
         for (int s = 0; s < SIZES; s++) {
             const int n = sizes[s];
             double best[WAYS] = {0}, top = 0;
             for (int r = -1; r < rounds; r++) {
                 struct mat w = {.data = data,
-                                .scale = all[f] == DT_E4M3 ? scale : NULL,
+                                .scale = apart ? scale : NULL,
                                 .stride = stride,
                                 .rows = ROWS,
                                 .cols = COLS,
-                                .block_rows = 128,
-                                .block_cols = 128,
-                                .scale_stride = COLS / 128,
+                                .block_rows = all[f] == DT_E4M3 ? 128 : 1,
+                                .block_cols = block,
+                                .scale_stride = COLS / block,
                                 .row_step = 1,
                                 .dtype = all[f],
-                                .scale_dtype = DT_F32};
+                                .scale_dtype = all[f] == DT_E2M1 ? DT_E8M0
+                                               : all[f] == DT_I4 ? DT_BF16
+                                                                 : DT_F32};
                 const struct gemm *ways[WAYS] = {NULL, gemm_for_weights(level, n, MOST, false, &w),
-                                                 level >= CPU_AVX512 ? &gemm_int8_few : &gemm_int16_avx2,
+                                                 level >= CPU_AVX512 ? gemm_for_weights(level, n, n, false, &w)
+                                                                     : &gemm_int16_avx2,
                                                  gemm_for(level, false)};
                 for (int v = 1; v < WAYS; v++)
                     if (ways[v] && (!gemm_has(ways[v]) || (ways[v]->supports && !ways[v]->supports(&w, MOST))))

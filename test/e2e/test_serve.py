@@ -93,13 +93,13 @@ class Protocol(Case):
         self.assertEqual("".join(c["choices"][0]["delta"].get("content", "") for c in got), choice["message"]["content"])
 
     def test_calls_as_they_come(self):
-        """Arguments in JSON are streamed as they come, others by a whole argument; together they are what a whole reply has. A limit leaves the beginning of a call."""
+        """Arguments in JSON are streamed as they come, others by a whole argument, when the next tag shows that it has ended; together they are what a whole reply has. A limit leaves the beginning of a call."""
         tools = [{"type": "function", "function": {"name": "write", "parameters": {"type": "object", "properties": {"text": {"type": "string"}, "n": {"type": "integer"}}}}}]
         text = "one two\\n three\\u00e9 \\ud83d\\ude00 four \\\\ five "
         json_form = '\x10{"name": "write", "arguments": {"text" : "' + text + '","n":[1.50,{"a":null}]}}\x11'
         tag_form = "\x10write<arg_key>text</arg_key><arg_value>some text</arg_value><arg_key>n</arg_key><arg_value>3</arg_value>\x11"
         for markup, pauses in ((json_form, {"two": '{"text": "one ', '","n"': '{"text": "' + json.dumps(json.loads(f'"{text}"'), ensure_ascii=False)[1:-1], ":null": '{"text": ' + json.dumps(json.loads(f'"{text}"'), ensure_ascii=False) + ', "n": [1.5, {"a"'}),
-                               (tag_form, {"<arg_key>n": '{"text": "some text"'})):
+                               (tag_form, {"n</arg_key>": '{"text": "some text"'})):
             whole = "say " + json.dumps([markup])
             want, = self.s.chat(whole, tools=tools)[1]["choices"][0]["message"]["tool_calls"]
             got, done = chunks(self.s.stream(whole, tools=tools))

@@ -93,6 +93,7 @@ static inline void amx_dpbf16(int d, int a, int b) {
 #define gemm_bf16_decoder_for         gemm_planes_for_simde
 #define gemm_int8                     gemm_int8_simde
 #define gemm_int8_few                 gemm_int8_few_simde
+#define gemm_int16_few                gemm_int16_few_simde
 #define gemm_int8_decoder_for         gemm_int8_decoder_for_simde
 #define GRID_CODES(name)              int8_codes_avx512_simde_##name
 #define gemm_vnni_pack                gemm_vnni_pack_simde

@@ -9,7 +9,7 @@
 extern const struct gemm gemm_int8_avxvnni_emulated, gemm_amx_emulated, gemm_amx_few16_emulated, gemm_amx_wide_emulated;
 #ifdef WITH_SIMDE
 extern const struct gemm gemm_few_simde, gemm_few16_simde, gemm_avx512_simde, gemm_avx512bf16_simde, gemm_amx_simde,
-    gemm_amx_few16_simde, gemm_amx_wide_simde, gemm_int8_simde, gemm_int8_few_simde;
+    gemm_amx_few16_simde, gemm_amx_wide_simde, gemm_int8_simde, gemm_int8_few_simde, gemm_int16_few_simde;
 const struct kernels *gemm_kernels_simde(enum cpu_level level);
 /* Formats that these levels leave to the generic decoder. */
 const struct kernels *gemm_kernels_simde(enum cpu_level l) {
@@ -26,6 +26,7 @@ const struct kernels *gemm_kernels_simde(enum cpu_level l) {
 #define gemm_few_simde        gemm_skinny
 #define gemm_int8_simde       gemm_int8
 #define gemm_int8_few_simde   gemm_int8_few
+#define gemm_int16_few_simde  gemm_int16_few
 #define gemm_few16_simde      gemm_skinny_bf16
 #endif
 
@@ -374,6 +375,7 @@ int main(void) {
         {&gemm_int16_avxvnni, 3},
         {&gemm_int8, 2},
         {&gemm_int8_few, 2},
+        {&gemm_int16_few, 2},
         {&gemm_int8_avx2, 3},
         {&gemm_int8_avxvnni, 3},
         {&gemm_int8_avxvnni_emulated, 3, true},
@@ -394,6 +396,7 @@ int main(void) {
         {&gemm_few16_simde, 0, true, true},
         {&gemm_int8_simde, 0, true, true},
         {&gemm_int8_few_simde, 0, true, true},
+        {&gemm_int16_few_simde, 0, true, true},
         {&gemm_avx512_simde, 0, true, true},
         {&gemm_avx512bf16_simde, 0, true, true},
         {&gemm_amx_simde, 0, true, true},
