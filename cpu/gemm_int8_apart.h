@@ -20,8 +20,8 @@ INLINE void pairs_of(__m512i v[4], const uint8_t *p) {
 INLINE V e4m3_scales(const uint8_t *s) {
     const __m256i word = _mm256_slli_epi16(_mm256_cvtepu8_epi16(load_16(s)), 8);
     const __m256i half = _mm256_and_si256(_mm256_srai_epi16(word, 1), _mm256_set1_epi16((short)0xbf80));
-    const __mmask16 nan = _mm256_cmpeq_epi16_mask(_mm256_or_si256(half, _mm256_set1_epi16((short)0x8000)),
-                                                  _mm256_set1_epi16((short)0xbf80));
+    const __m512i magnitude = _mm512_and_si512(_mm512_cvtepu8_epi32(load_16(s)), _mm512_set1_epi32(0x7f));
+    const __mmask16 nan = _mm512_cmpeq_epi32_mask(magnitude, _mm512_set1_epi32(0x7f));
     return _mm512_mask_mov_ps(_mm512_cvtph_ps(half), nan, vset1(NAN));
 }
 /* Eight F16 or BF16. */
