@@ -33,7 +33,15 @@ INLINE bool has_off(int kind) {
 }
 INLINE bool is_apart(int kind) { return kind >= DT_COUNT; } /* its scales are not among its codes */
 /* Bytes of 256 columns. */
-INLINE int block_bytes(int kind) { return is_apart(kind) ? INT8_K / 2 : (int)dtype_bytes((uint8_t)kind, INT8_K); }
+INLINE int block_bytes(int kind) {
+    switch (kind) {
+#define CASE(name) \
+    case FORMAT_DTYPE(name): return INT8_K / FORMAT_BLOCK(name) * FORMAT_BYTES(name);
+        FORMATS_INT8_FEW(CASE)
+#undef CASE
+    default: return INT8_K / 2;
+    }
+}
 /* Formats in blocks of 32 columns, whose rows may end in a block of 256: bytes of one; else 0. */
 INLINE int bytes_32(int kind) {
     switch (kind) {
