@@ -327,6 +327,10 @@ bool json_is(const struct json *j, const char *text) {
     size_t n = strlen(text);
     return j && j->type == JSON_STRING && j->n == n && !memcmp(j->string, text, n);
 }
+bool json_ends_in(const struct json *j, const char *text) {
+    const size_t n = strlen(text);
+    return j && j->type == JSON_STRING && j->n > n && !memcmp(j->string + j->n - n, text, n);
+}
 bool json_bool(const struct json *j, bool none) { return j && j->type == JSON_BOOL ? j->boolean : none; }
 int64_t json_int(const struct json *j, int64_t none) {
     if (j && j->type == JSON_INT) return j->integer;

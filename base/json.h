@@ -43,6 +43,7 @@ const struct json *json_get(const struct json *j, const char *key);
 const struct json *json_at(const struct json *j, uint32_t i);
 const struct json *json_path(const struct json *j, const char *dotted); /* "a.b.c" */
 bool json_is(const struct json *j, const char *text);                   /* a string equal to text */
+bool json_ends_in(const struct json *j, const char *text);              /* a longer string that ends in text */
 bool json_bool(const struct json *j, bool none);
 int64_t json_int(const struct json *j, int64_t none); /* accepts whole floats */
 double json_num(const struct json *j, double none);

@@ -111,15 +111,6 @@ struct tile {
     float *sums; /* [n][ld] */
 };
 
-/* In place: compilers would copy each of 24 sums to another register and back. */
-INLINE __m512i dot(__m512i sum, __m512i w, __m512i x) {
-#ifdef HEARTH_SIMDE
-    return _mm512_dpbusd_epi32(sum, w, x);
-#else
-    __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(w), "v"(x));
-    return sum;
-#endif
-}
 /* n tokens, a constant at each call. */
 INLINE void micro(const int n, const struct tile *t, int panel, const struct x_block *x, const uint8_t *next,
                   float *y) {
@@ -145,8 +136,8 @@ INLINE void micro(const int n, const struct tile *t, int panel, const struct x_b
                     int four;
                     memcpy(&four, q + (size_t)i * sizeof *x + 4 * u, sizeof four);
                     const __m512i v = _mm512_set1_epi32(four);
-                    a[i][0] = dot(a[i][0], w0, v);
-                    a[i][1] = dot(a[i][1], w1, v);
+                    a[i][0] = add_fours(a[i][0], w0, v);
+                    a[i][1] = add_fours(a[i][1], w1, v);
                 }
             }
         }

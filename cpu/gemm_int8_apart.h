@@ -5,7 +5,7 @@
 
 #include "cpu/gemm_int8_blocks.h"
 
-/* 128 bytes of neighbouring pairs: a number's code is in the low four bits of a byte. */
+/* 256 codes in 128 bytes, two neighbours in each: a byte of v has a code in its low four bits, and others above. */
 INLINE void pairs_of(__m512i v[4], const uint8_t *p) {
     const __m512i a = _mm512_loadu_si512(p), b = _mm512_loadu_si512(p + 64),
                   first = DWORDS(0, 8, 16, 24, 2, 10, 18, 26, 4, 12, 20, 28, 6, 14, 22, 30),
@@ -16,7 +16,8 @@ INLINE void pairs_of(__m512i v[4], const uint8_t *p) {
         v[2 * h + 1] = _mm512_multishift_epi64_epi8(_mm512_add_epi8(from, _mm512_set1_epi8(16)), both);
     }
 }
-/* 16 E4M3, divided by 256. */
+enum { E4M3_AS_F16 = 256 }; /* an E4M3 whose bits are shifted into an fp16 is 256 times smaller (intdot_inner.h) */
+/* 16 E4M3, divided by E4M3_AS_F16. */
 INLINE V e4m3_scales(const uint8_t *s) {
     const __m256i word = _mm256_slli_epi16(_mm256_cvtepu8_epi16(load_16(s)), 8);
     const __m256i half = _mm256_and_si256(_mm256_srai_epi16(word, 1), _mm256_set1_epi16((short)0xbf80));
@@ -34,8 +35,10 @@ INLINE V spread_2(float a, float b) { return _mm512_mask_mov_ps(vset1(a), 0xcccc
 /* Four rows of a matrix. */
 struct four {
     const uint8_t *p[4], *s[4]; /* codes, and scales beside them */
-    float gain;                 /* of E2M1_E4M3's scales */
-    bool is_f16;                /* scales of I4 */
+    const uint8_t *last;        /* the end of the matrix */
+    int cols;
+    float gain;  /* of E2M1_E4M3's scales */
+    bool is_f16; /* scales of I4 */
 };
 /* A block whose scales are at s. */
 INLINE struct row_block block_apart(const uint8_t *p, const uint8_t *s, const struct four *w, const int kind) {
@@ -43,11 +46,7 @@ INLINE struct row_block block_apart(const uint8_t *p, const uint8_t *s, const st
     float f[2];
     pairs_of(b.code, p);
     if (kind == E2M1_E8M0 || kind == E2M1_E4M3) {
-        const __m512i table = _mm512_broadcast_i32x4(
-            _mm_add_epi8(load_16((const uint8_t *)mat_mxfp4), _mm_set1_epi8((char)128))); /* values
-                                                                                             are
-                                                                                             doubled
-                                                                                           */
+        const __m512i table = values_512(mat_mxfp4); /* doubled; the look-up ignores the bits above a code */
         EACH (int k = 0; k < 4; k++) b.code[k] = _mm512_permutexvar_epi8(b.code[k], table);
         if (kind == E2M1_E4M3) b.scale = vmul(spread_16(e4m3_scales(s)), vset1(w->gain));
         else b.scale = vmul(spread_8(powers(exponents(s, 1, INT8_K))), vset1(0.5f));

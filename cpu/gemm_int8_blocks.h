@@ -109,14 +109,16 @@ INLINE V bytes_v(const uint8_t *p) {
 /* --- Codes ------------------------------------------------------------------------------------ */
 
 #define DWORDS _mm512_setr_epi32
-/* Four bits of the dwords of a and b that `first`, plus k, names, `by` bits up in them. */
+/* Gathers four-bit codes: a lane of v[k] takes dword first + k of the 32 in a and b, and of its bytes the four bits
+ * from bit `by` on. */
 INLINE void four_bits_of(__m512i v[4], __m512i a, __m512i b, __m512i first, __m512i by) {
     EACH (int k = 0; k < 4; k++) {
         const __m512i both = _mm512_permutex2var_epi32(a, _mm512_add_epi32(first, _mm512_set1_epi32(k)), b);
         v[k] = _mm512_and_si512(_mm512_srlv_epi32(both, by), _mm512_set1_epi8(15));
     }
 }
-/* `mask`'s bits of the dwords of h that `first`, plus k, names, turned left by `by`: added to v[k]. */
+/* Adds upper bits to codes: a lane of v[k] takes dword first + k of h, rotated left by `by`, and of its bytes the bits
+ * of `mask`. */
 INLINE void add_bits(__m512i v[4], __m512i h, __m512i first, __m512i by, int mask) {
     EACH (int k = 0; k < 4; k++) {
         const __m512i bits =
@@ -177,9 +179,12 @@ INLINE void nibbles_32(__m512i v[4], const uint8_t *p, const int size) {
                  DWORDS(0, 8, 16, 24, 0, 8, 16, 24, 4, 12, 20, 28, 4, 12, 20, 28),
                  DWORDS(0, 0, 0, 0, 4, 4, 4, 4, 0, 0, 0, 0, 4, 4, 4, 4));
 }
+/* A table of values for 16 codes, plus 128, four times. */
+INLINE __m512i values_512(const int8_t *table) {
+    return _mm512_broadcast_i32x4(_mm_add_epi8(load_16((const uint8_t *)table), _mm_set1_epi8((char)128)));
+}
 INLINE void values_of(__m512i v[4], const int8_t *table) {
-    const __m512i values =
-        _mm512_broadcast_i32x4(_mm_add_epi8(load_16((const uint8_t *)table), _mm_set1_epi8((char)128)));
+    const __m512i values = values_512(table);
     EACH (int k = 0; k < 4; k++) v[k] = _mm512_shuffle_epi8(values, v[k]);
 }
 /* The dword at p of each of eight blocks. */

@@ -10,6 +10,9 @@
  * for each block of 256 columns, in order; the lanes are summed at the end of a row. So a row has the same bits in any
  * batch, and whichever rows it is computed with.
  *
+ * gemm_int16_few, for four-bit codes with scales of their own, keeps 16 bits of an activation as two bytes: two
+ * products instead of one, and units that are powers of two (intdot_planes.h).
+ *
  * Instructions for 256 columns of a row: about 40 to unpack and turn, and 8 for each token: 4 products, a conversion, a
  * product of scales, 2 FMAs. */
 #ifndef HEARTH_SIMDE /* test/kcheck substitutes SIMDe */
@@ -34,7 +37,7 @@ struct x_block {
     int32_t start[16];       /* -128 * sum of q, because codes are made unsigned by adding 128 */
     float unit[16], sum[16]; /* sum of q */
 };
-/* The same with 16 bits: 256 * q + low; sums are those of this. */
+/* The same with 16 bits: an activation is 256 * q + low, and `start` and `sum` are those of this number. */
 struct x_block16 {
     struct x_block b;
     int8_t low[4][64];
@@ -121,15 +124,8 @@ static void pack16(void *dst, const float *x, const int32_t *gather, int ldx, in
 
 /* --- Products --------------------------------------------------------------------------------- */
 
-INLINE __m512i dot(__m512i sum, __m512i w, __m512i x) {
-#ifdef HEARTH_SIMDE
-    return _mm512_dpbusd_epi32(sum, w, x);
-#else
-    __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(w), "v"(x)); /* compilers would copy sums back and forth */
-    return sum;
-#endif
-}
-/* Adds a block's products to a lane's sums. With so few bits, what is multiplied by x's unit is rounded once. */
+/* Adds a block's products to the lanes' sums. With 8-bit activations the integer and its product with `off` are exact,
+ * so that there is one rounding before x's unit. */
 INLINE V add_block(V sum, __m512i d, V scale, V off, V unit, V x_sum, const bool with_off) {
     const V whole =
         with_off ? vfma(_mm512_cvtepi32_ps(d), scale, vmul(off, x_sum)) : vmul(_mm512_cvtepi32_ps(d), scale);
@@ -142,22 +138,23 @@ INLINE void token(V sum[4], const struct row_block *w, const struct x_block *x, 
     EACH (int r = 0; r < R; r++) d[r] = with_off || two ? _mm512_setzero_si512() : _mm512_load_si512(x->start);
     EACH (int k = 0; k < 4; k++) {
         const __m512i q = _mm512_load_si512(x->q[k]);
-        EACH (int r = 0; r < R; r++) d[r] = dot(d[r], w[r].code[k], q);
+        EACH (int r = 0; r < R; r++) d[r] = add_fours(d[r], w[r].code[k], q);
     }
     if (two) {
         const struct x_block16 *all = (const struct x_block16 *)(const void *)x;
         EACH (int r = 0; r < R; r++) d[r] = _mm512_slli_epi32(d[r], 8);
         EACH (int k = 0; k < 4; k++) {
             const __m512i q = _mm512_load_si512(all->low[k]);
-            EACH (int r = 0; r < R; r++) d[r] = dot(d[r], w[r].code[k], q);
+            EACH (int r = 0; r < R; r++) d[r] = add_fours(d[r], w[r].code[k], q);
         }
         EACH (int r = 0; r < R && !with_off; r++) d[r] = _mm512_add_epi32(d[r], _mm512_load_si512(x->start));
     }
     const V unit = vload(x->unit), x_sum = vload(x->sum);
     EACH (int r = 0; r < R; r++) sum[r] = add_block(sum[r], d[r], w[r].scale, w[r].off, unit, x_sum, with_off);
 }
-/* Where the sums of a block are written, in turn in one of two halves of `space`. A load waits for an earlier store
- * whose address has the same low twelve bits, so they move with x: a step writes to where x was read just before. */
+/* Returns the place for the sums after a block, in one half of `space` after even blocks and in the other after odd
+ * ones. The CPU delays a load behind an earlier store whose address has the same low 12 bits. So the place moves along
+ * with x: each store has the low bits of an address that has just been read, and is not read again soon. */
 typedef float sums[4][16]; /* of a token */
 enum { PAGE = 4096, HALF = PAGE + TOKENS * sizeof(sums) };
 INLINE sums *sums_of(const void *x, int block, void *space) {
@@ -165,8 +162,8 @@ INLINE sums *sums_of(const void *x, int block, void *space) {
     return (sums *)(half + ((uintptr_t)x - sizeof(sums) - (uintptr_t)half) % PAGE);
 }
 
-/* At the end of rows of blocks of 32 columns, what follows is read as well, and its scales are cleared; where nothing
- * follows, zeros are read. last: the end of all rows. */
+/* The last block of a row may have fewer than 256 columns. The bytes after it are decoded as well, and row_block() sets
+ * their scales to 0. At the end of the matrix, where there are no such bytes, returns a copy with zeros instead. */
 INLINE const uint8_t *at_end(uint8_t end[INT8_K / 32 * 34], const uint8_t *p, int cols, const uint8_t *last,
                              const int kind) {
     if (last - p >= block_bytes(kind)) return p;
@@ -174,15 +171,15 @@ INLINE const uint8_t *at_end(uint8_t end[INT8_K / 32 * 34], const uint8_t *p, in
     return memcpy(end, p, (size_t)(cols / 32 * bytes_32(kind)));
 }
 static __mmask16 lanes_of(int cols) { return _mm512_cmpgt_epi32_mask(_mm512_set1_epi32(cols / 16), lane_scale(16)); }
-/* The block of row i at column c; `left`: its columns. */
-INLINE struct row_block row_block(const struct four *w, int i, int c, int left, const uint8_t *last,
-                                  const struct scales_k *scales, const int kind) {
+/* The block of row i at column c. */
+INLINE struct row_block row_block(const struct four *w, int i, int c, const struct scales_k *scales, const int kind) {
+    const int left = w->cols - c;
     const uint8_t *p = w->p[i] + (size_t)(c / INT8_K) * (size_t)block_bytes(kind);
     const bool ends = bytes_32(kind) && left < INT8_K;
     uint8_t end[INT8_K / 32 * 34], end_s[32];
     EACH (int line = 0; line < (block_bytes(kind) + 63) / 64; line++)
         _mm_prefetch((const char *)p + AHEAD + 64 * line, _MM_HINT_T0);
-    if (ends) p = at_end(end, p, left, last, kind);
+    if (ends) p = at_end(end, p, left, w->last, kind);
     struct row_block b;
     if (is_apart(kind)) {
         const uint8_t *s = w->s[i] + c / scale_cols(kind) * scale_bytes(kind);
@@ -200,15 +197,15 @@ INLINE struct row_block row_block(const struct four *w, int i, int c, int left, 
     return b;
 }
 /* Four rows by n tokens at x, `ld` blocks from one to the next of each: out[t][row]. N: n, if constant, else 0. */
-INLINE void four_rows(float (*out)[4], const struct four *w, const uint8_t *last, int cols, const void *packed, int n,
-                      size_t ld, void *space, const int N, const int kind) {
+INLINE void four_rows(float (*out)[4], const struct four *w, const void *packed, int n, size_t ld, void *space,
+                      const int N, const int kind) {
     const bool two = is_apart(kind);
     V few[FEW][4];
     sums *from = (sums *)((char *)space + HALF);
     EACH (int t = 0; t < N; t++)
         EACH (int i = 0; i < 4; i++) few[t][i] = vzero();
     if (!N) memset(from, 0, sizeof *from * (size_t)n);
-    for (int c = 0; c < cols; c += INT8_K) {
+    for (int c = 0; c < w->cols; c += INT8_K) {
         const struct x_block *x = x_at(packed, (size_t)(c / INT8_K) * ld, two);
         struct scales_k scales;
         struct row_block b[4];
@@ -218,7 +215,7 @@ INLINE void four_rows(float (*out)[4], const struct four *w, const uint8_t *last
             scales_k(&scales, p);
         }
         EACH (int i = 0; i < 4; i++) {
-            b[i] = row_block(w, i, c, cols - c, last, &scales, kind);
+            b[i] = row_block(w, i, c, &scales, kind);
             EACH (int t = 0; t < N; t++) token(few[t] + i, b + i, x_at(x, (size_t)t, two), 1, has_off(kind), two);
         }
         if (N) continue;
@@ -235,12 +232,11 @@ INLINE void four_rows(float (*out)[4], const struct four *w, const uint8_t *last
     for (int t = 0; t < n && !N; t++)
         vsum4(vload(from[t][0]), vload(from[t][1]), vload(from[t][2]), vload(from[t][3]), 1, out[t]);
 }
-typedef void (*rows_fn)(float (*out)[4], const struct four *w, const uint8_t *last, int cols, const void *x, int n,
-                        size_t ld, void *space);
+typedef void (*rows_fn)(float (*out)[4], const struct four *w, const void *x, int n, size_t ld, void *space);
 #define ROWS_N(name, kind, N) \
-    static __attribute__((noinline)) void rows_##name##_##N(float(*out)[4], const struct four *w, const uint8_t *last, \
-                                                            int cols, const void *x, int n, size_t ld, void *space) { \
-        four_rows(out, w, last, cols, x, N ? N : n, ld, space, N, kind); \
+    static __attribute__((noinline)) void rows_##name##_##N(float(*out)[4], const struct four *w, const void *x, \
+                                                            int n, size_t ld, void *space) { \
+        four_rows(out, w, x, N ? N : n, ld, space, N, kind); \
     }
 #define ROWS_KIND(name, kind) ROWS_N(name, kind, 0) ROWS_N(name, kind, 1) ROWS_N(name, kind, 2) ROWS_N(name, kind, 3)
 #define ROWS(name)            ROWS_KIND(name, FORMAT_DTYPE(name))
@@ -257,7 +253,7 @@ static const rows_fn rows_of[INT8_FEW_KINDS][FEW + 1] = {
     FORMATS_INT8_FEW(ROW)[E2M1_E8M0] = OF(e2m1_e8m0), [E2M1_E4M3] = OF(e2m1_e4m3), [I4_32] = OF(i4_32),
     [I4_128] = OF(i4_128), [I4_ZEROS] = OF(i4_zeros)};
 
-/* What rows_of has functions for; -1: nothing. */
+/* Returns the index of w's kind in rows_of; -1 if w has no kernel here. */
 static int kind_of(const struct mat *w) {
     const bool half = w->scale_dtype == DT_F16 || w->scale_dtype == DT_BF16;
     if (w->dtype != DT_E2M1 && w->dtype != DT_I4) return !w->scale && rows_of[w->dtype][0] ? w->dtype : -1;
@@ -273,33 +269,37 @@ static bool takes(const struct mat *w, int n) { return kind_of(w) >= 0 && !is_ap
 static bool takes16(const struct mat *w, int n) { return is_apart(kind_of(w)); }
 
 static size_t scratch_bytes(int n, int k) { return 2 * HALF; }
+/* Rows r, r + step and so on, of which `have` of four exist, each a stream of its own: a task reads the rows from one
+ * to the next one after the other. */
+static void rows_at(const struct mat *w, int kind, int r, int step, int have, const void *packed, int n, float *y,
+                    int ldy, bool accumulate, void *space) {
+    const int groups = (n + TOKENS - 1) / TOKENS;
+    struct four f = {.last = (const uint8_t *)w->data + w->stride * (size_t)(w->rows - 1) +
+                             dtype_bytes(w->dtype, (size_t)w->cols),
+                     .cols = w->cols,
+                     .gain = E4M3_AS_F16 / 2 * w->scale_gain, /* values are doubled */
+                     .is_f16 = w->scale_dtype == DT_F16};
+    for (int i = 0; i < 4; i++) {
+        const int row = r + (i < have ? i : have - 1) * step;
+        f.p[i] = (const uint8_t *)w->data + w->stride * (size_t)row;
+        f.s[i] = is_apart(kind) ? (const uint8_t *)w->scale + scale_row(w, row) * (size_t)scale_bytes(kind) : NULL;
+    }
+    for (int g = 0; g < groups; g++) {
+        const int t0 = n * g / groups, m = n * (g + 1) / groups - t0;
+        float out[TOKENS][4];
+        rows_of[kind][m <= FEW ? m : 0](out, &f, x_at(packed, (size_t)t0, is_apart(kind)), m, (size_t)n, space);
+        for (int t = 0; t < m; t++)
+            for (int i = 0; i < have; i++) {
+                float *to = y + (size_t)(t0 + t) * (size_t)ldy + r + i * step;
+                *to = accumulate ? *to + out[t][i] : out[t][i];
+            }
+    }
+}
 static void rows(const struct mat *w, int r0, int r1, const void *packed, int n, float *y, int ldy, bool accumulate,
                  void *scratch) {
-    const int gap = (r1 - r0) / 4, ends = r0 + gap * 4, groups = (n + TOKENS - 1) / TOKENS, kind = kind_of(w);
-    const uint8_t *last =
-        (const uint8_t *)w->data + w->stride * (size_t)(w->rows - 1) + dtype_bytes(w->dtype, (size_t)w->cols);
-    /* Four rows, of which `have` exist, each a stream of its own: the rows from one to the next are read one after the
-     * other. */
-    for (int r = r0; r < r1; r = r + 1 == r0 + gap ? ends : r < ends ? r + 1 : r1) {
-        const int step = r < ends ? gap : 1, have = r < ends ? 4 : r1 - r;
-        struct four f = {.gain = 128 * w->scale_gain, .is_f16 = w->scale_dtype == DT_F16};
-        for (int i = 0; i < 4; i++) {
-            const int row = r + (i < have ? i : have - 1) * step;
-            f.p[i] = (const uint8_t *)w->data + w->stride * (size_t)row;
-            f.s[i] = is_apart(kind) ? (const uint8_t *)w->scale + scale_row(w, row) * (size_t)scale_bytes(kind) : NULL;
-        }
-        for (int g = 0; g < groups; g++) {
-            const int t0 = n * g / groups, m = n * (g + 1) / groups - t0;
-            float out[TOKENS][4];
-            rows_of[kind][m <= FEW ? m : 0](out, &f, last, w->cols, x_at(packed, (size_t)t0, is_apart(kind)), m,
-                                            (size_t)n, scratch);
-            for (int t = 0; t < m; t++)
-                for (int i = 0; i < have; i++) {
-                    float *to = y + (size_t)(t0 + t) * (size_t)ldy + r + i * step;
-                    *to = accumulate ? *to + out[t][i] : out[t][i];
-                }
-        }
-    }
+    const int kind = kind_of(w), gap = (r1 - r0) / 4, rest = r0 + gap * 4;
+    for (int r = r0; r < r0 + gap; r++) rows_at(w, kind, r, gap, 4, packed, n, y, ldy, accumulate, scratch);
+    if (rest < r1) rows_at(w, kind, rest, 1, r1 - rest, packed, n, y, ldy, accumulate, scratch);
 }
 
 const struct gemm gemm_int8_few = {.name = "int8 few",

@@ -6,6 +6,16 @@
 INLINE __m512i magnitude(V v) { return _mm512_and_si512(_mm512_castps_si512(v), _mm512_set1_epi32(0x7fffffff)); }
 INLINE V load_left(const float *x, int n) { return n >= LANES ? vload(x) : n > 0 ? vloadm(x, n) : vzero(); }
 
+/* Adds products in fours. In place: compilers would copy each of many sums to another register and back. */
+INLINE __m512i add_fours(__m512i sum, __m512i w, __m512i x) {
+#ifdef HEARTH_SIMDE
+    return _mm512_dpbusd_epi32(sum, w, x);
+#else
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(w), "v"(x));
+    return sum;
+#endif
+}
+
 /* The largest lane of each of eight vectors, unsigned. */
 INLINE __m256i largest_8(const __m512i v[8]) {
     __m512i a[4], b[2];

@@ -1,7 +1,5 @@
 #include "cli/server/anthropic_blocks.h"
 
-#include <string.h>
-
 #include "cli/server/api_members.h"
 #include "cli/server/api_messages.h"
 
@@ -66,12 +64,7 @@ static const struct {
 
 /* Whether another server has made the block: a use of a tool that it has carried out itself, or the result. */
 static bool is_elsewhere(const struct json *type) {
-    static const char *const endings[] = {"_tool_use", "_tool_result"};
-    for (size_t i = 0; type && type->type == JSON_STRING && i < sizeof endings / sizeof *endings; i++) {
-        const size_t n = strlen(endings[i]);
-        if (type->n > n && !memcmp(type->string + type->n - n, endings[i], n)) return true;
-    }
-    return false;
+    return json_ends_in(type, "_tool_use") || json_ends_in(type, "_tool_result");
 }
 
 /* Makes a block of text. */

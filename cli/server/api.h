@@ -8,9 +8,9 @@
 enum { API_MAX_CHOICES = 16, API_ID_SIZE = 40 };
 enum api_tool_choice { API_TOOLS_AUTO, API_TOOLS_NONE, API_TOOLS_REQUIRED };
 
-/* A tool of a namespace: what the model calls it, and its two names for the client. All are strings. */
+/* A tool of a namespace. The model calls it by one joined name; the client knows the namespace and the name. */
 struct api_spaced_tool {
-    struct json joined, space, name;
+    struct json joined, space, name; /* strings */
 };
 
 struct api_request {
@@ -63,7 +63,7 @@ struct api_request {
                                 */
     struct grammar_source source; /* schema, pattern or grammar of the answer, if has_source */
     bool has_source;
-    /* what an answer without calls must match, where `source` is of calls or text; text NULL: none */
+    /* where `source` allows calls or text: what a text must match; text NULL: anything */
     struct grammar_source text_source;
 };
 
@@ -91,7 +91,7 @@ struct api_choice { /* one answer; its turn has ended, except in api_protocol.de
 
 struct api_call_piece {
     const struct tool_call *call;
-    size_t index; /* of the call in its answer */
+    size_t index; /* the call's number in its answer, from 0 */
     size_t from;  /* byte of the arguments, up to their end */
     bool begins, ends;
 };

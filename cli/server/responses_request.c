@@ -172,14 +172,10 @@ static int read_reasoning(struct api_request *r, const struct json *item, uint32
     return join_texts(r, thought, &text, thought, e);
 }
 
-static bool ends_in(const struct json *type, const char *ending) {
-    const size_t n = strlen(ending);
-    return type->type == JSON_STRING && type->n > n && !memcmp(type->string + type->n - n, ending, n);
-}
 /* Whether another server has made the item, for itself: a call that it has carried out, or a list of its tools. Clients
  * send such items back with the conversation that they began there. */
 static bool is_elsewhere(const struct json *item, const struct json *type) {
-    return (ends_in(type, "_call") && !api_members_present(json_get(item, "call_id"))) ||
+    return (json_ends_in(type, "_call") && !api_members_present(json_get(item, "call_id"))) ||
            json_is(type, "mcp_list_tools") || json_is(type, "mcp_approval_request") ||
            json_is(type, "mcp_approval_response");
 }
@@ -189,8 +185,8 @@ static int add_item(struct api_messages *m, const struct json *item, uint32_t i,
     const struct json *type = json_get(item, "type");
     if (item->type != JSON_OBJECT) return error_set(e, ERR_USAGE, "input[%u]: must be an object", i);
     if (!api_members_present(type) || json_is(type, "message")) return add_message(m, item, i, thought, e);
-    if (ends_in(type, "_output")) return add_output(m, item, i, e);
-    if (json_is(type, "function_call") || (ends_in(type, "_call") && !is_elsewhere(item, type)))
+    if (json_ends_in(type, "_output")) return add_output(m, item, i, e);
+    if (json_is(type, "function_call") || (json_ends_in(type, "_call") && !is_elsewhere(item, type)))
         return add_call(m, item, i, thought, e);
     if (is_elsewhere(item, type)) return 0;
     if (json_is(type, "item_reference"))

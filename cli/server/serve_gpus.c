@@ -4,10 +4,6 @@
 #include "cli/tools/gpu_check.h"
 #include "cli/turn/gpus.h"
 
-struct serve_gpus {
-    struct gpu_check check;
-};
-
 /* Begins with a model that is open without the GPUs. */
 static void begin(struct server *s) {
     const struct app *a = NULL;
@@ -16,7 +12,7 @@ static void begin(struct server *s) {
         if (s->models[i]->is_open && s->models[i]->app->has_unused_gpus) a = s->models[i]->app;
     if (!a || s->stopping || !(s->gpus = mem_calloc(1, sizeof *s->gpus))) return;
     if (gpus_were_wrong()) report_note("a GPU is there, and not used: hearth --check-gpus found its results wrong");
-    else if (gpu_check_start(&s->gpus->check, a->model_dir, &e)) report_note("the GPU cannot be checked: %s", e.text);
+    else if (gpu_check_start(s->gpus, a->model_dir, &e)) report_note("the GPU cannot be checked: %s", e.text);
     else
         report_note("a GPU is there of a kind that no hearth has run on: while the CPU answers, its results are "
                     "compared with the CPU's; --gpus none leaves it out");
@@ -25,7 +21,7 @@ static void begin(struct server *s) {
 void serve_gpus_poll(struct server *s) {
     struct error e;
     if (!s->gpus) begin(s);
-    const enum gpu_check_result result = s->gpus ? gpu_check_poll(&s->gpus->check, &e) : GPU_CHECK_NONE;
+    const enum gpu_check_result result = s->gpus ? gpu_check_poll(s->gpus, &e) : GPU_CHECK_NONE;
     if (result == GPU_CHECK_WRONG)
         report_note("the GPU does not compute what the CPU does: it is not used with this version of hearth; hearth "
                     "--check-gpus shows how its results differ");
@@ -39,6 +35,6 @@ void serve_gpus_poll(struct server *s) {
 }
 
 void serve_gpus_end(struct server *s) {
-    if (s->gpus) gpu_check_end(&s->gpus->check);
+    if (s->gpus) gpu_check_end(s->gpus);
     mem_free(s->gpus);
 }

@@ -177,7 +177,7 @@ struct server {
     uint64_t max_models; /* a number of them, or bytes */
     double keep_s, listed_s;
     int model_fd;                    /* readable when a model's job is done */
-    struct serve_gpus *gpus;         /* NULL: no GPU was checked */
+    struct gpu_check *gpus;          /* NULL: no GPU was checked */
     struct fair_queue compile_queue; /* of jobs that wait for a thread */
     struct compile_job *jobs;        /* those that have one */
     atomic_int n_compile_waiting;

@@ -167,25 +167,31 @@ struct listing {
     struct checkpoint *c;
     struct error *e;
     const char *what;
-    int n_present; /* SURVEY: entries whose file is there */
-    int n_stale;   /* COMPARE: entries whose tensor is not in their file */
+    bool lacks_first; /* open_listed() stopped: the first file is not there */
+    bool has_any;     /* find_any() found a file that is */
+    int n_stale;      /* compare(): tensors that are not in the file that the index says */
 };
 static bool has_file(const void *checkpoint, const char *name) {
     const struct checkpoint *c = checkpoint;
     char path[4096];
     return !file_join(path, sizeof path, c->dir, name, NULL) && file_exists(path);
 }
-static int survey(void *ctx, const char *tensor, size_t nt, const char *file, size_t nf) {
-    struct listing *l = ctx;
+static bool has_listed(const struct checkpoint *c, const char *file, size_t nf) {
     char name[256];
     snprintf(name, sizeof name, "%.*s", (int)nf, file);
-    if (!l->n_present) l->n_present += has_file(l->c, name);
+    return has_file(c, name);
+}
+static int find_any(void *ctx, const char *tensor, size_t nt, const char *file, size_t nf) {
+    struct listing *l = ctx;
+    l->has_any = l->has_any || has_listed(l->c, file, nf);
     return 0;
 }
-/* Opens each file once, in order of appearance. */
+/* Opens each file once, in order of appearance. Stops if the first one is missing, unless it is known that others are
+ * there. */
 static int open_listed(void *ctx, const char *tensor, size_t nt, const char *file, size_t nf) {
     struct listing *l = ctx;
     struct checkpoint *c = l->c;
+    if (!c->n_shards && !l->has_any && !has_listed(c, file, nf)) return l->lacks_first = true, ERR_MODEL;
     for (int i = c->n_shards; i-- > 0;)
         if (strlen(c->shards[i].name) == nf && !memcmp(c->shards[i].name, file, nf)) return 0;
     if (c->n_shards >= SHARD_NAMES_MOST)
@@ -223,10 +229,14 @@ static int open_unlisted(struct checkpoint *c, const char *index, struct error *
     return 0;
 }
 static int open_index(struct checkpoint *c, const char *path, const char *text, size_t n, struct error *e) {
-    struct listing l = {c, e, path, 0, 0};
-    TRY(safetensors_index(text, n, path, survey, &l, e));
-    if (!l.n_present) return open_unlisted(c, path, e);
-    TRY(safetensors_index(text, n, path, open_listed, &l, e));
+    struct listing l = {.c = c, .e = e, .what = path};
+    const int rc = safetensors_index(text, n, path, open_listed, &l, e);
+    if (rc && !l.lacks_first) return rc;
+    if (l.lacks_first) { /* the index of another version of the model, or a file is missing */
+        TRY(safetensors_index(text, n, path, find_any, &l, e));
+        if (!l.has_any) return open_unlisted(c, path, e);
+        TRY(safetensors_index(text, n, path, open_listed, &l, e));
+    }
     TRY(safetensors_index(text, n, path, compare, &l, e));
     if (l.n_stale) log_say(LOG_INFO, "%s: %d tensors are in other files, or in none", path, l.n_stale);
     return 0;

@@ -12,7 +12,7 @@ import time
 import driver
 from server import ask, chunks, streamed_calls
 from test_protocols import TOOLS, Model, is_city
-from test_serve import combinations
+from test_serve_compile import combinations
 from test_structured import PERSON, is_person
 
 LASTS = float(os.environ.get("LOAD_S", "120"))

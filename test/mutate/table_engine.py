@@ -43,7 +43,7 @@ change("names-empty", "tensors without elements are taken for parts that the fam
 change("names-inside", "the tensors of a text model inside a larger model keep their prefix", "golden_names", ("engine/weights/weights_open.c", "if (w->config.is_part && (rc = checkpoint_name_text(&w->files, e))) return rc;", ""))
 change("names-both-ways", "PaliGemma's prompts are read in one direction", "golden_names", ("engine/model/arch.c", "if (json_is(model_type, both_ways[i])) {", "if (0) {"))
 change("names-nested", "a text model may have its own text model", "golden_names", ("engine/model/arch.c", "if (!a || a->text_config_key) continue;", "if (!a) continue;"))
-change("index-stale", "the files that an index does not name are not read", "e2e_bad_weights", ("engine/weights/checkpoint.c", "if (!l.n_present) return open_unlisted(c, path, e);", ""))
+change("index-stale", "the files that an index does not name are not read", "e2e_bad_weights", ("engine/weights/checkpoint.c", "if (!l.has_any) return open_unlisted(c, path, e);", ""))
 change("index-half", "half of a model opens without its index", "e2e_bad_weights", ("base/shard_names.c", "if (!has(ctx, name)) return false;", "if (!has(ctx, name) && i < 2) return false;"))
 change("quark-types", "weights of Quark that hearth does not compute with open", "e2e_quantized", ("engine/model/quantization.c", "    if (!is_nvfp4 && !is_plain)\n", "    if (0)\n"))
 change("names-twice", "a tensor that a checkpoint has under two names is taken from either", "golden_names", ("engine/weights/checkpoint.c", "        if (*s)\n            return error_set(e, ERR_MODEL, \"%s/%s: tensor %.200s is also in %s under", "        if (0)\n            return error_set(e, ERR_MODEL, \"%s/%s: tensor %.200s is also in %s under"))

@@ -17,7 +17,7 @@ enum state {
     SEARCHING, /* for the arguments of a call */
     READING,   /* arguments in JSON */
     TAGGED,    /* arguments are in tags */
-    LOST       /* what follows cannot be told before the end */
+    LOST       /* nothing more is streamed: the calls are known when the answer has ended */
 };
 struct tool_stream {
     const struct json *tools;
@@ -25,7 +25,7 @@ struct tool_stream {
     struct buf markup;
     struct tool_calls calls;
     size_t n_complete;
-    size_t ended; /* TAGGED: bytes of markup up to the tag that may end an argument; 0: none does */
+    size_t ended; /* TAGGED: length of the markup at the last tag that may close an argument; 0: there is none */
     uint8_t state;
     struct json_pieces arguments; /* READING */
     bool in_string, escaped;      /* SEARCHING: the next byte is in a string, is escaped */
@@ -141,7 +141,7 @@ static bool ends_with_close_of(const struct buf *markup, const char *prefix, con
     return n < (int)sizeof tag && ends_with(markup, tag, (size_t)n);
 }
 
-/* What the markup ends with: a call, an argument, or neither. */
+/* Whether the markup ends with the tag that closes a call; an argument. */
 static bool ends_call(const struct buf *b, const struct dialect *d) {
     if (d->parse == tool_calls_parse_xtml) return ends_with(b, XTML_END_CALL, sizeof XTML_END_CALL - 1);
     if (d->parse == tool_calls_parse_minimax_m3 || d->parse == tool_calls_parse_invokes)
@@ -157,7 +157,7 @@ static bool ends_argument(const struct buf *b, const struct dialect *d) {
             (ends_with_close_of(b, NULL, "parameter") || ends_with_close_of(b, LONGCAT, "arg_value")));
 }
 
-/* Whether nothing but a tag follows the one that may end an argument: it does end it. */
+/* Whether one whole tag, and nothing else, follows the tag that may close an argument. Then that tag closes it. */
 static bool is_followed_by_tag(const struct tool_stream *t) {
     struct markup_range after = {t->markup.data + t->ended, t->markup.data + t->markup.len};
     markup_skip_blanks(&after);
@@ -193,7 +193,7 @@ static int take_tag(struct tool_stream *t) {
     if (ends_call(&t->markup, d)) return t->ended = 0, parse_tags(t, d, t->markup.len, true);
     const bool is_next = ended && is_followed_by_tag(t);
     t->ended = ends_argument(&t->markup, d) ? t->markup.len : 0;
-    /* MiniMax-M3's and Kimi K3's tags are no text that a value could have in it */
+    /* tags of MiniMax-M3 and Kimi K3 have control tokens in them, which a value cannot contain */
     const bool is_sure = d->parse == tool_calls_parse_minimax_m3 || d->parse == tool_calls_parse_xtml;
     if (is_sure && t->ended) return parse_tags(t, d, t->ended, false);
     return is_next ? parse_tags(t, d, ended, false) : 0;
