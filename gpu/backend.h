@@ -66,6 +66,7 @@ struct gpu {
     const struct gpu_backend *b;
     size_t register_chunk; /* host memory is registered in chunks of this size */
     bool joins_ops;        /* its streams have windows */
+    bool has_epilogues;    /* set by the backend: OP_EPILOGUE is one launch where that pays */
     _Atomic unsigned n_cleared;
     struct gpu_info info;
 };

@@ -183,6 +183,7 @@ static int open_device(struct gpu **out, const struct gpu_spec *spec, int rank, 
     int sharing = 0; /* ranks on one card share its memory; the runtime and cuBLAS reserve some */
     for (int i = 0; i < spec->n; i++) sharing += spec->id[i] == card;
     cudaMemGetInfo(&free_bytes, &total);
+    g->base.has_epilogues = true;
     g->base.info = (struct gpu_info){.rank = rank,
                                      .id = card,
                                      .peer = peer,
@@ -229,6 +230,7 @@ static void stream_close(struct gpu_stream *base) {
     mem_free(s->outgrown);
     cuda_timeline_forget_stream(s);
     if (s->workspace) cuda_memory_free(&s->g->base, s->workspace);
+    if (s->tickets) cuda_memory_free(&s->g->base, s->tickets);
     if (s->stream) keep_stream(s->g, s->is_urgent, s->stream);
     cudaGetLastError();
     mem_free(s);
@@ -263,6 +265,15 @@ static int stream_sync(struct gpu_stream *base) {
     return r && !cancelled(s) ? r : cuda_stream_state(s);
 }
 
+int *cuda_tickets(struct cuda_stream *s) {
+    const size_t size = CUDA_TICKETS * sizeof *s->tickets;
+    struct error e;
+    void *p;
+    if (s->tickets || atomic_load(&s->is_recording) || cuda_memory_alloc(&s->g->base, &p, size, &e)) return s->tickets;
+    if (cudaMemsetAsync(p, 0, size, s->stream) == cudaSuccess) return s->tickets = p;
+    cuda_memory_free(&s->g->base, p);
+    return NULL;
+}
 void *cuda_workspace(struct cuda_stream *s, size_t size) {
     if (size <= s->workspace_size) return s->workspace;
     if (atomic_load(&s->is_recording)) {

@@ -42,6 +42,7 @@ struct cuda_stream {
     size_t wanted_bytes;       /* while recording: size of the workspace that an operation needs but lacks */
     void *workspace;           /* grows in the first layer, then stays */
     size_t workspace_size;
+    int *tickets;    /* [CUDA_TICKETS] counters in device memory, all 0 between launches; NULL until they are needed */
     void **outgrown; /* [n_outgrown] old workspaces that enqueued work may still use */
     size_t n_outgrown, cap_outgrown;
 };
@@ -62,6 +63,9 @@ int cuda_error(struct gpu *g, struct error *e);
 #ifndef CUDA_STREAM_NOTE /* ... and which stream has a name, so that a test can delay it */
 #define CUDA_STREAM_NOTE(s, name) ((void)0)
 #endif
+/* Returns a stream's counters for blocks that wait for each other (last_block() of cuda_device.cuh), NULL if there are
+ * none: memory is missing, or they would have to be allocated while recording. */
+int *cuda_tickets(struct cuda_stream *s);
 /* Returns a stream's workspace of at least `size` bytes, which enqueued operations share in order. NULL after a
  * failure, which is recorded. If it must grow, waits for the stream, unless a timeline blocks that: the caller may be
  * the thread that must signal. */
@@ -98,6 +102,11 @@ static inline int cuda_round_up(int n, int to) { return (n + to - 1) / to * to; 
 /* cuda_linear.c: enqueues products, with cuda_linear_workspace_bytes() at `space`. */
 size_t cuda_linear_workspace_bytes(const struct cuda_stream *s, const struct op_linear *l);
 int cuda_linear_run(struct cuda_stream *s, const struct op_linear *l, char *space);
+/* Products that join. _is_one: they are one launch, which _run makes, with an epilogue if e is not NULL. _rows: rows of
+ * W of a thread block of product k. */
+bool cuda_join_is_one(const struct op_join *a);
+int cuda_join_rows(const struct cuda_stream *s, const struct op_join *a, int k);
+int cuda_join_run(struct cuda_stream *s, const struct op_join *a, const struct cuda_epilogue *e);
 /* Up to BATCH_INVARIANT_ROWS tokens: act [n, inter] = glu(gate x, up x) in one launch, where cuda_linear_gates_few().
  */
 bool cuda_linear_gates_few(const struct expert *e, int n);

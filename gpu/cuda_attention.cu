@@ -114,31 +114,10 @@ template <int HEADS> static __global__ void __launch_bounds__(THREADS) attention
     }
 }
 
-/* One block per (query, head): adds the parts, weighted by exp(lse - total), in rising order of splits. So splits without keys after them change nothing. */
+/* One block per (query, head) */
 static __global__ void combine_kernel(struct cuda_attention a) {
     extern __shared__ float share[]; /* [splits] */
-    const size_t at = blockIdx.x, i = at / (unsigned)a.o.n_heads, h = at % (unsigned)a.o.n_heads, rows = (size_t)a.o.n * (size_t)a.o.n_heads;
-    const int lane = (int)threadIdx.x % 32;
-    for (int s = (int)threadIdx.x; s < a.splits; s += (int)blockDim.x) share[s] = a.part_lse[(size_t)s * rows + at];
-    __syncthreads();
-    float top = -INFINITY, sum = 0;
-    for (int s = lane; s < a.splits; s += 32) top = fmaxf(top, share[s]);
-    top = warp_max(top);
-    for (int s = lane; s < a.splits; s += 32) sum += top == -INFINITY ? 0.0f : expf(share[s] - top);
-    sum = warp_sum(sum);
-    __syncthreads();
-    for (int s = (int)threadIdx.x; s < a.splits; s += (int)blockDim.x) share[s] = sum != 0 ? expf(share[s] - top) / sum : 0.0f;
-    __syncthreads();
-    for (int d = (int)threadIdx.x; d < a.o.v_dim; d += (int)blockDim.x) {
-        float v = 0;
-#pragma unroll 8
-        for (int s = 0; s < a.splits; s++) {
-            const float part = a.part[((size_t)s * rows + at) * (size_t)a.o.v_dim + (size_t)d]; /* undefined where the share is 0 */
-            v += share[s] != 0 ? share[s] * part : 0.0f;
-        }
-        a.o.out[i * (size_t)a.o.ldo + h * (size_t)a.o.v_dim + (size_t)d] = v;
-    }
-    if (a.o.lse && !threadIdx.x) a.o.lse[i * (size_t)a.lse_ld + h] = sum != 0 ? top + logf(sum) : -INFINITY;
+    combine_pair<true>(a, blockIdx.x, share, (int)threadIdx.x, (int)blockDim.x);
 }
 
 cudaError_t cuda_attention_combine(cudaStream_t s, const struct cuda_attention *a) {

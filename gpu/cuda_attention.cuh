@@ -46,6 +46,52 @@ __device__ inline float score_temperature(const struct cuda_attention &a, int po
 }
 __device__ inline int query_pos(const struct cuda_attention &a, const struct attention_inputs &in, int i) { return a.o.q_pos ? a.o.q_pos[i] : in.q_pos0 + i; }
 
+/* Writes the results of one (query, head) pair, number `at`: adds the parts, weighted by exp(lse - total), in rising order of splits. So splits without keys after them
+ * change nothing. Called by all `threads` of a warp or a block, t is this one's number; share: [splits] in shared memory. */
+template <bool IS_BLOCK> __device__ inline void combine_pair(const struct cuda_attention &a, size_t at, float *share, int t, int threads) {
+    const size_t i = at / (unsigned)a.o.n_heads, h = at % (unsigned)a.o.n_heads, rows = (size_t)a.o.n * (size_t)a.o.n_heads;
+    const int lane = t % 32;
+    auto sync = [] {
+        if (IS_BLOCK) __syncthreads();
+        else __syncwarp();
+    };
+    for (int s = t; s < a.splits; s += threads) share[s] = a.part_lse[(size_t)s * rows + at];
+    sync();
+    float top = -INFINITY, sum = 0;
+    for (int s = lane; s < a.splits; s += 32) top = fmaxf(top, share[s]);
+    top = warp_max(top);
+    for (int s = lane; s < a.splits; s += 32) sum += top == -INFINITY ? 0.0f : expf(share[s] - top);
+    sum = warp_sum(sum);
+    sync();
+    for (int s = t; s < a.splits; s += threads) share[s] = sum != 0 ? expf(share[s] - top) / sum : 0.0f;
+    sync();
+    float *out = a.o.out + i * (size_t)a.o.ldo + h * (size_t)a.o.v_dim;
+    const float *part = a.part + at * (size_t)a.o.v_dim;
+    const size_t next = rows * (size_t)a.o.v_dim; /* from split to split */
+    if (!IS_BLOCK && a.o.v_dim % 4 == 0 && ((size_t)out & 15) == 0) {
+        for (int d = 4 * t; d < a.o.v_dim; d += 4 * threads) {
+            float4 v = make_float4(0, 0, 0, 0);
+#pragma unroll 8
+            for (int s = 0; s < a.splits; s++) {
+                const float4 p = *(const float4 *)(part + (size_t)s * next + d); /* undefined where the share is 0 */
+                const float w = share[s];
+                if (w != 0) v.x += w * p.x, v.y += w * p.y, v.z += w * p.z, v.w += w * p.w;
+            }
+            *(float4 *)(out + d) = v;
+        }
+    } else
+        for (int d = t; d < a.o.v_dim; d += threads) {
+            float v = 0;
+#pragma unroll 8
+            for (int s = 0; s < a.splits; s++) {
+                const float p = part[(size_t)s * next + (size_t)d];
+                v += share[s] != 0 ? share[s] * p : 0.0f;
+            }
+            out[d] = v;
+        }
+    if (a.o.lse && !t) a.o.lse[i * (size_t)a.lse_ld + h] = sum != 0 ? top + logf(sum) : -INFINITY;
+}
+
 /* First key of chunk s when there are few queries: 16 chunks of 64 rows each, 16 of 128, 16 of 256, then of 512. Depends on s only, so that neither the
  * other queries of a call nor later keys change a query's result. Few keys are spread over many blocks. A call takes as long as its largest chunk, so they
  * do not grow without end. */

@@ -1,8 +1,8 @@
 /* Attention of few queries on tensor cores, with keys and values in BF16 or FP8 of up to 256 columns. A block has 16 (query, head) pairs of one KV
  * head and one chunk of the keys. Its warps take 16 keys of a tile each, so that one query keeps all of them busy; they meet only at the
- * end, where their results are combined by the largest score, as those of chunks are (cuda_attention_combine). The key's position alone decides
- * which chunk and which warp has it: a query's result does not depend on other queries of the call. FP8 is decoded and rounded to BF16 on the way to
- * shared memory. */
+ * end, where their results are combined by the largest score, as those of chunks are (combine_pair). The key's position alone decides
+ * which chunk and which warp has it: a query's result does not depend on other queries of the call. FP8 is decoded and rounded to BF16: the codes of the next tile are
+ * copied while this one is used, where shared memory has room for two tiles and rows are aligned to 16 bytes; else on the way to shared memory. */
 #include "gpu/cuda_attention.cuh"
 #include "gpu/cuda_mma.cuh"
 
@@ -11,6 +11,8 @@ enum { ROWS = 16, WARPS = 4, THREADS = 32 * WARPS, KEYS = 16 * WARPS };
 /* Layout of shared memory, in BF16 numbers unless a name says bytes: queries, then one tile of keys and values, or two if they fit in 90 KB; afterwards the warps'
  * results. kl, vl: distance of rows. */
 template <int KD, int VD> struct few_shape {
+    /* FP8: codes in place of the second tile's memory, then the rows' scales, in bytes from there on */
+    static const int codes_v = KEYS * KD, codes_scale = KEYS * (KD + VD);
     static const int kl = KD + PAD, vl = VD + PAD, tile_at = ROWS * kl, tile = KEYS * (kl + vl), tiles = 2 * (tile_at + 2 * tile) <= 90 << 10 ? 2 : 1;
     static const int tile_bytes = 2 * (tile_at + tiles * tile), result_bytes = 4 * WARPS * ROWS * (VD + 2);
     static const int bytes = tile_bytes > result_bytes ? tile_bytes : result_bytes;
@@ -57,11 +59,51 @@ template <int COLS> __device__ static inline void load_tile(__nv_bfloat16 *dst, 
     }
 }
 
-template <int KD, int VD> static __global__ void __launch_bounds__(THREADS, 1) attention_few_kernel(struct cuda_attention a) {
+/* The codes and scales of rows [k0, k0 + KEYS) of one head of an FP8 plane, asynchronously; those that load_tile() leaves out are zero. */
+template <int COLS> __device__ static inline void load_codes(uint8_t *codes, float *scales, const struct kv_plane &p, int head, int dim, int k0, int rows) {
+    enum { PIECES = COLS / 16 };
+    for (int i = (int)threadIdx.x; i < KEYS * PIECES; i += THREADS) {
+        const int k = i / PIECES, piece = i % PIECES;
+        const bool exists = k0 + k < rows, some = exists && piece * 16 < dim;
+        const struct plane_row row = plane_row(p, (size_t)(exists ? k0 + k : 0));
+        const size_t at = row.row * (size_t)p.heads + (size_t)head;
+        cp_async16(codes + i * 16, (const uint8_t *)row.data + at * (size_t)p.dim + (some ? piece * 16 : 0), some ? 16 : 0);
+        if (!piece) cp_async4(scales + k, row.scale + at, exists ? 4 : 0);
+    }
+}
+/* Decodes them to the layout of load_tile(). */
+template <int COLS> __device__ static inline void decode_codes(__nv_bfloat16 *dst, const uint8_t *codes, const float *scales) {
+    enum { PIECES = COLS / 16 };
+    for (int i = (int)threadIdx.x; i < KEYS * PIECES; i += THREADS) {
+        const uint4 v = *(const uint4 *)(codes + i * 16);
+        const uint32_t w[4] = {v.x, v.y, v.z, v.w};
+        const float scale = scales[i / PIECES];
+        uint32_t out[8];
+#pragma unroll
+        for (int k = 0; k < 8; k++) {
+            const uint32_t pair = k % 2 ? e4m3_high_halves(w[k / 2]) : e4m3_halves(w[k / 2]);
+            out[k] = bf16x2_pack(half_at(&pair, 0) * scale, half_at(&pair, 1) * scale);
+        }
+        uint4 *to = (uint4 *)(dst + i / PIECES * (COLS + PAD) + i % PIECES * 16);
+        to[0] = make_uint4(out[0], out[1], out[2], out[3]), to[1] = make_uint4(out[4], out[5], out[6], out[7]);
+    }
+}
+/* Whether the codes of a plane's rows can be copied 16 bytes at a time. */
+__device__ static inline bool copies_codes(const struct kv_plane &p) {
+    return p.dtype == DT_E4M3 && p.dim % 16 == 0 && ((p.blocks ? p.at : (size_t)p.data) & 15) == 0;
+}
+/* Both planes' codes of a tile. */
+template <int KD, int VD>
+__device__ static inline void load_both(uint8_t *codes, const struct cuda_attention &a, const struct attention_inputs &in, int kv, int k0) {
+    typedef struct few_shape<KD, VD> S;
+    float *scales = (float *)(codes + S::codes_scale);
+    load_codes<KD>(codes, scales, in.k, kv, a.o.k.dim, k0, in.n_keys), load_codes<VD>(codes + S::codes_v, scales + KEYS, in.v, kv, a.o.v_dim, k0, in.n_keys);
+}
+
+/* Computes a block's rows of its chunk of keys. rows, query, head: in shared memory. */
+template <int KD, int VD> __device__ static inline void attend_chunk(const struct cuda_attention &a, __nv_bfloat16 *smem, int &first, int &last, int *query, int *head) {
     typedef struct few_shape<KD, VD> S;
     const int NO = VD / 8;
-    extern __shared__ __align__(16) __nv_bfloat16 smem[];
-    __shared__ int first, last, query[ROWS], head[ROWS]; /* keys that some row sees: [first, last); of each row */
     const int tid = (int)threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4, t = lane % 4;
     const int kv = (int)blockIdx.y, split = (int)blockIdx.z, group = a.o.n_heads / a.o.k.heads, r0 = (int)blockIdx.x * ROWS;
     const int rows = min(a.o.n * group - r0, (int)ROWS); /* of this block */
@@ -81,7 +123,10 @@ template <int KD, int VD> static __global__ void __launch_bounds__(THREADS, 1) a
         return;
     }
     __nv_bfloat16 *qs = smem, *tiles = smem + S::tile_at;
-    if (begin < end) load_tile<KD>(tiles, in.k, kv, a.o.k.dim, begin, in.n_keys), load_tile<VD>(tiles + KEYS * S::kl, in.v, kv, a.o.v_dim, begin, in.n_keys);
+    const bool by_codes = S::tiles > 1 && copies_codes(in.k) && copies_codes(in.v);
+    uint8_t *codes = (uint8_t *)(tiles + S::tile);
+    if (begin < end && by_codes) load_both<KD, VD>(codes, a, in, kv, begin);
+    else if (begin < end) load_tile<KD>(tiles, in.k, kv, a.o.k.dim, begin, in.n_keys), load_tile<VD>(tiles + KEYS * S::kl, in.v, kv, a.o.v_dim, begin, in.n_keys);
     cp_commit();
     for (int e = tid; e < ROWS * (KD / 2); e += THREADS) {
         const int r = e / (KD / 2), d = e % (KD / 2) * 2, row = r < rows ? r : 0;
@@ -110,15 +155,23 @@ template <int KD, int VD> static __global__ void __launch_bounds__(THREADS, 1) a
     const int v_at = KEYS * S::kl + (warp * 16 + lane % 16) * S::vl + lane / 16 * 8;
     for (int k0 = begin, i = 0; k0 < end; k0 += KEYS, i++) {
         /* The next tile is loaded while this one is used, if there is room for two. */
-        const __nv_bfloat16 *tile = tiles + (S::tiles > 1 ? i % 2 * S::tile : 0);
-        if (S::tiles > 1) {
+        const __nv_bfloat16 *tile = tiles + (S::tiles > 1 && !by_codes ? i % 2 * S::tile : 0);
+        if (by_codes) {
+            const float *scales = (const float *)(codes + S::codes_scale);
+            cp_wait<0>();
+            __syncthreads(); /* the codes have arrived */
+            decode_codes<KD>(tiles, codes, scales), decode_codes<VD>(tiles + KEYS * S::kl, codes + S::codes_v, scales + KEYS);
+            __syncthreads(); /* they are decoded, and their memory is free */
+            if (k0 + KEYS < end) load_both<KD, VD>(codes, a, in, kv, k0 + KEYS);
+            cp_commit();
+        } else if (S::tiles > 1) {
             __nv_bfloat16 *next = tiles + (i + 1) % 2 * S::tile;
             if (k0 + KEYS < end)
                 load_tile<KD>(next, in.k, kv, a.o.k.dim, k0 + KEYS, in.n_keys), load_tile<VD>(next + KEYS * S::kl, in.v, kv, a.o.v_dim, k0 + KEYS, in.n_keys);
             cp_commit();
             cp_wait<1>();
         } else cp_wait<0>();
-        __syncthreads(); /* the tile has arrived */
+        if (!by_codes) __syncthreads(); /* the tile has arrived */
         /* Scores of this warp's 16 keys. */
         float s[2][4] = {{0, 0, 0, 0}, {0, 0, 0, 0}}, new_top[2] = {top[0], top[1]}, rescale[2], base[2];
 #pragma unroll 4
@@ -220,13 +273,27 @@ template <int KD, int VD> static __global__ void __launch_bounds__(THREADS, 1) a
     }
 }
 
+template <int KD, int VD> static __global__ void __launch_bounds__(THREADS, 1) attention_few_kernel(const __grid_constant__ struct cuda_attention a) {
+    extern __shared__ __align__(16) __nv_bfloat16 smem[];
+    __shared__ int first, last, query[ROWS], head[ROWS]; /* keys that some row sees: [first, last); of each row */
+    attend_chunk<KD, VD>(a, smem, first, last, query, head);
+    if (!a.tickets || !last_block(a.tickets + blockIdx.y * gridDim.x + blockIdx.x, (int)gridDim.z, &first)) return;
+    const int warp = (int)threadIdx.x / 32, rows = min(a.o.n * (a.o.n_heads / a.o.k.heads) - (int)blockIdx.x * ROWS, (int)ROWS);
+    for (int r = warp; r < rows; r += WARPS) {
+        combine_pair<false>(a, (size_t)query[r] * (size_t)a.o.n_heads + (size_t)head[r], (float *)smem + warp * a.splits, (int)threadIdx.x % 32, 32);
+        __syncwarp();
+    }
+}
+
 template <int KD, int VD> static cudaError_t launch(cudaStream_t s, const struct cuda_attention *a) {
     typedef struct few_shape<KD, VD> S;
     cudaError_t r = cudaFuncSetAttribute(attention_few_kernel<KD, VD>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::bytes);
     if (r != cudaSuccess) return r;
     dim3 grid(blocks_of((size_t)a->o.n * (size_t)(a->o.n_heads / a->o.k.heads), ROWS), (unsigned)a->o.k.heads, (unsigned)a->splits);
-    attention_few_kernel<KD, VD><<<grid, THREADS, (size_t)S::bytes, s>>>(*a);
-    return a->splits > 1 ? cuda_attention_combine(s, a) : cudaGetLastError();
+    struct cuda_attention b = *a;
+    if (a->splits < 2 || grid.x * grid.y > CUDA_TICKETS || WARPS * (size_t)a->splits * sizeof(float) > (size_t)S::bytes) b.tickets = NULL;
+    attention_few_kernel<KD, VD><<<grid, THREADS, (size_t)S::bytes, s>>>(b);
+    return a->splits > 1 && !b.tickets ? cuda_attention_combine(s, a) : cudaGetLastError();
 }
 
 /* Shapes in rising order; the first that holds a model's dims is used. */

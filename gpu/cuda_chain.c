@@ -1,8 +1,10 @@
-/* Operations on few numbers as the steps of one launch. */
+/* Operations on few numbers as the steps of one launch, of their own or of the products before them. */
+#include <string.h>
+
 #include "gpu/cuda.h"
 #include "gpu/fuse.h"
 
-int cuda_chain_op(struct cuda_stream *s, const struct op_chain *a) {
+static struct op_chain prepared(const struct op_chain *a) {
     struct op_chain c = *a;
     for (int i = 0, first = 0; i < c.n; i++) {
         cuda_fill_defaults(c.step[i].code, (union op_args *)&c.step[i].args);
@@ -10,5 +12,78 @@ int cuda_chain_op(struct cuda_stream *s, const struct op_chain *a) {
         c.step[i].waits = true;
         first = i;
     }
+    return c;
+}
+int cuda_chain_op(struct cuda_stream *s, const struct op_chain *a) {
+    const struct op_chain c = prepared(a);
     return cuda_check(s->g, cuda_chain(s->stream, &c), "chain");
+}
+
+/* --- Epilogues -------------------------------------------------------------------------------- */
+
+/* The last block has fewer threads than a chain of its own, so it takes the chain only if that is short; and all blocks
+ * change one counter. */
+enum { LAST_NUMBERS = 8192, LAST_STEPS = 5, LAST_BLOCKS = 2048, LAST_SPACE = 8 << 10 };
+
+static bool is_short(const struct op_chain *c) {
+    size_t numbers = 0;
+    for (int i = 0; i < c->n; i++) {
+        const struct op_step *s = &c->step[i];
+        /* a warp has a token, and blocks have at least so many */
+        if (s->code == OP_ROUTE && s->args.route.n > EPILOGUE_ROWS) return false;
+        numbers += op_numbers(s->code, (const union op_args *)&s->args);
+    }
+    return c->n <= LAST_STEPS && numbers <= LAST_NUMBERS && cuda_chain_space(c) <= LAST_SPACE;
+}
+
+/* The numbers of a head if a step works on each head of a product's result and on nothing else that the launch
+ * computes; 0: it does not. */
+static int head_size(const struct op_step *s, const struct op_linear *l) {
+    const struct op_norm *norm = &s->args.norm;
+    const struct op_rope *rope = &s->args.rope;
+    const struct op_kv_store *store = &s->args.kv_store;
+    const int rows = l->n, width = l->w.rows;
+    switch (s->code) {
+    case OP_NORM: /* its rows are heads, which lie together */
+        if (norm->x != l->y || norm->out != l->y || norm->ldx != norm->dim || norm->ldo != norm->dim || norm->w_rows)
+            return 0;
+        return (rows == 1 || l->ldy == width) && (long)norm->rows * norm->dim == (long)rows * width ? norm->dim : 0;
+    case OP_ROPE: /* of a part of each head */
+        if (rope->x < l->y || rope->x - l->y + 2 * rope->half > rope->head_ld || rope->n != rows) return 0;
+        if (rows > 1 && rope->ld != l->ldy) return 0;
+        return (long)rope->heads * rope->head_ld == width ? rope->head_ld : 0;
+    case OP_KV_STORE:
+        if (store->x != l->y || store->n != rows || store->every || (rows > 1 && store->ldx != l->ldy)) return 0;
+        return (long)store->plane.heads * store->plane.dim == width ? store->plane.dim : 0;
+    default: return 0;
+    }
+}
+/* Assigns each step to the product on whose heads it works. false: one works on something else, or its heads are not
+ * those of whole blocks. */
+static bool assign_heads(const struct cuda_stream *s, const struct op_join *j, struct cuda_epilogue *e) {
+    int next = 0;
+    for (int i = 0; i < e->chain.n; i++) {
+        int k = 0, dim = 0;
+        while (k < j->n && !(dim = head_size(&e->chain.step[i], &j->linear[k]))) k++;
+        if (k == j->n || (e->dim[k] && e->dim[k] != dim) || dim % cuda_join_rows(s, j, k)) return false;
+        e->product[i] = k;
+        if (e->dim[k]) continue;
+        e->dim[k] = dim, e->first[k] = next;
+        next += j->linear[k].w.rows / dim;
+    }
+    return next <= CUDA_TICKETS;
+}
+static enum epilogue_kind kind_of(const struct cuda_stream *s, const struct op_join *j, struct cuda_epilogue *e) {
+    long blocks = 0;
+    if (j->linear[0].n > EPILOGUE_ROWS || !cuda_join_is_one(j)) return EPILOGUE_NONE;
+    if (assign_heads(s, j, e)) return EPILOGUE_HEADS;
+    for (int k = 0; k < j->n; k++) blocks += j->linear[k].w.rows / cuda_join_rows(s, j, k);
+    return blocks <= LAST_BLOCKS && is_short(&e->chain) ? EPILOGUE_LAST : EPILOGUE_NONE;
+}
+int cuda_epilogue_op(struct cuda_stream *s, const struct op_epilogue *a) {
+    struct cuda_epilogue e = {.rows = a->join.linear[0].n, .chain = prepared(&a->chain), .tickets = cuda_tickets(s)};
+    e.kind = e.tickets ? kind_of(s, &a->join, &e) : EPILOGUE_NONE;
+    if (e.kind != EPILOGUE_NONE) return cuda_join_run(s, &a->join, &e);
+    TRY(a->join.n > 1 ? cuda_join_op(s, &a->join) : cuda_linear_op(s, &a->join.linear[0]));
+    return cuda_chain_op(s, &a->chain);
 }

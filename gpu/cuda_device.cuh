@@ -115,6 +115,20 @@ __device__ inline float block_sum(float v, float *shared /* [32] */) {
     return warp_sum(v);
 }
 
+/* Whether this thread block is the last of n blocks to come here with this counter, which is 0 before and after. It then sees what the others have written. Called by all
+ * threads of a block; shared: a number in shared memory. */
+__device__ inline bool last_block(int *counter, int n, int *shared) {
+    __syncthreads();
+    if (!threadIdx.x) {
+        __threadfence(); /* releases what the block has written */
+        *shared = atomicAdd(counter, 1) == n - 1;
+        if (*shared) atomicExch(counter, 0);
+        __threadfence(); /* acquires what the others have released */
+    }
+    __syncthreads();
+    return *shared != 0;
+}
+
 inline unsigned blocks_of(size_t n, size_t per) { return (unsigned)((n + per - 1) / per); }
 
 __device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }

@@ -191,6 +191,40 @@ cudaError_t cuda_gather(cudaStream_t s, const struct op_gather *o) {
     gather_kernel<<<(unsigned)o->n, 256, 0, s>>>(*o);
     return cudaGetLastError();
 }
+/* A block per row: each thread finds the best of its numbers, then warps, then the block. */
+static __global__ void __launch_bounds__(1024) top_kernel(struct op_top o) {
+    __shared__ struct best warps[32];
+    __shared__ int nan;
+    const float *x = o.x + (size_t)blockIdx.x * (size_t)o.ldx;
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    struct best b = {0, -1};
+    bool has_nan = false;
+    if (!threadIdx.x) nan = 0;
+    __syncthreads();
+    const int wide = ((size_t)x & 15) == 0 ? o.m / 4 * 4 : 0;
+#pragma unroll 4
+    for (int i = 4 * (int)threadIdx.x; i < wide; i += 4 * (int)blockDim.x) {
+        const float4 v = *(const float4 *)(x + i);
+        has_nan |= isnan(v.x) || isnan(v.y) || isnan(v.z) || isnan(v.w);
+        b = better(better(b, {v.x, i}), better(better({v.y, i + 1}, {v.z, i + 2}), {v.w, i + 3}));
+    }
+    for (int i = wide + (int)threadIdx.x; i < o.m; i += (int)blockDim.x) has_nan |= isnan(x[i]), b = better(b, {x[i], i});
+    auto of_warp = [](struct best v) {
+        for (int d = 16; d; d >>= 1) v = better(v, {__shfl_xor_sync(0xffffffffu, v.v, d), __shfl_xor_sync(0xffffffffu, v.i, d)});
+        return v;
+    };
+    b = of_warp(b);
+    if (!lane) warps[warp] = b;
+    if (has_nan) atomicOr(&nan, 1);
+    __syncthreads();
+    if (warp) return;
+    b = of_warp(lane < (int)blockDim.x / 32 ? warps[lane] : best{0, -1});
+    if (!lane) o.top[blockIdx.x] = nan ? -1 : b.i;
+}
+cudaError_t cuda_top(cudaStream_t s, const struct op_top *o) {
+    top_kernel<<<(unsigned)o->n, 1024, 0, s>>>(*o);
+    return cudaGetLastError();
+}
 static __global__ void remap_kernel(struct op_remap o) {
     const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
     if (i < o.n) o.out[i] = o.ids[i] >= 0 && o.ids[i] < o.n_map ? o.map[o.ids[i]] : -1;

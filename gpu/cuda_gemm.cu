@@ -2,6 +2,7 @@
  * gemm_f32 for any format; gemm_mma on tensor cores for the rest. gemm_mma keeps the weights exact: FP8, FP4, INT8 and BF16
  * codes are exact in BF16, so the tensor cores multiply unscaled codes, and the scale is applied once per block of K to the
  * float32 sum. Activations are the sum of two BF16 (16 bits of mantissa), so results agree with float32 to about 1e-5. */
+#include "gpu/cuda_chain.cuh"
 #include "gpu/cuda_linear.cuh"
 #include "gpu/cuda_mma.cuh"
 
@@ -93,15 +94,23 @@ cudaError_t cuda_gemv(cudaStream_t s, const struct op_linear *l) {
     return cudaGetLastError();
 }
 
-static __global__ void gemv_join_kernel(const __grid_constant__ struct joined j) {
+template <bool EPILOGUE>
+static __global__ void gemv_join_kernel(const __grid_constant__ struct joined j, const __grid_constant__ struct epilogue_of<EPILOGUE>::type e) {
     const int k = join_part(j), n = j.o.linear[k].n;
 #pragma unroll 1
     for (int t = 0; t < n; t += GEMV_N) gemv_rows(j.o.linear[k], (int)blockIdx.x - j.begin[k], t, n - t < GEMV_N ? n - t : GEMV_N);
+    if constexpr (EPILOGUE) {
+        extern __shared__ __align__(16) char space[];
+        __shared__ float sums[32];
+        epilogue_run(e, k, ((int)blockIdx.x - j.begin[k]) * GEMV_WARPS, GEMV_WARPS, (int)gridDim.x, sums, space);
+    }
 }
-cudaError_t cuda_gemv_join(cudaStream_t s, const struct op_join *called) {
+int cuda_gemv_rows(void) { return GEMV_WARPS; }
+cudaError_t cuda_gemv_join(cudaStream_t s, const struct op_join *called, const struct cuda_epilogue *e) {
     struct joined j = {*called, {0}};
     const unsigned blocks = join_blocks(&j, GEMV_WARPS);
-    gemv_join_kernel<<<blocks, GEMV_WARPS * 32, 0, s>>>(j);
+    if (e) gemv_join_kernel<true><<<blocks, GEMV_WARPS * 32, cuda_chain_space(&e->chain), s>>>(j, *e);
+    else gemv_join_kernel<false><<<blocks, GEMV_WARPS * 32, 0, s>>>(j, no_epilogue());
     return cudaGetLastError();
 }
 

@@ -14,7 +14,21 @@ extern "C" {
 #define X(name, CODE, class, ...) LAUNCHER_##class(name)
 OPS_ALL(X)
 #undef X
+size_t cuda_chain_space(const struct op_chain *c);                /* shared memory of its routers */
 cudaError_t cuda_chain(cudaStream_t s, const struct op_chain *o); /* one thread block, with the bits of those kernels */
+
+/* What follows the products of a join in their launch: nothing; the steps of a chain by the block that ends last; or
+ * steps on heads, each by the block that ends last of those that compute the head. At most EPILOGUE_ROWS rows. */
+enum epilogue_kind { EPILOGUE_NONE, EPILOGUE_LAST, EPILOGUE_HEADS };
+enum { EPILOGUE_ROWS = 4 };
+struct cuda_epilogue {
+    int kind, rows; /* rows: of the products */
+    int *tickets;   /* counters, 0 before and after */
+    struct op_chain chain;
+    /* of heads: the product of each step; of each product the numbers of a head, 0 without steps, and its first counter
+     */
+    int product[OP_CHAIN_MAX], dim[OP_JOIN_MAX], first[OP_JOIN_MAX];
+};
 
 /* Timelines (gpu.h): word [2] in pinned host memory. wait polls. */
 cudaError_t cuda_timeline_launch_signal(cudaStream_t s, uint32_t *word, uint32_t value);
@@ -28,12 +42,23 @@ cudaError_t cuda_skinny(cudaStream_t s, const struct op_linear *l, int n_sms); /
 cudaError_t cuda_skinny_transposed(cudaStream_t s, const struct op_linear *l); /* transposed */
 cudaError_t cuda_gemv(cudaStream_t s, const struct op_linear *l); /* types that cuda_skinny does not support */
 /* Each product as cuda_skinny or cuda_gemv computes it: neither transposed nor of several heads. */
-cudaError_t cuda_skinny_join(cudaStream_t s, const struct op_join *j, int n_sms);
-cudaError_t cuda_gemv_join(cudaStream_t s, const struct op_join *j);
+cudaError_t cuda_skinny_join(cudaStream_t s, const struct op_join *j, int n_sms, const struct cuda_epilogue *e);
+cudaError_t cuda_gemv_join(cudaStream_t s, const struct op_join *j, const struct cuda_epilogue *e);
+int cuda_skinny_rows(const struct op_join *j, int n_sms); /* rows of W of a thread block */
+int cuda_gemv_rows(void);
 /* gate->y = glu(gate x, up x) of matrices of the same type and shape. The products are those of cuda_skinny and
  * cuda_gemv. */
 cudaError_t cuda_skinny_gated(cudaStream_t s, const struct op_linear *gate, const struct op_linear *up, struct glu a);
 cudaError_t cuda_gemv_gated(cudaStream_t s, const struct op_linear *gate, const struct op_linear *up, struct glu a);
+/* The same for weights in GGUF blocks of the common formats, on tensor cores. _fits: format and alignment are
+ * supported. */
+int cuda_few_fits(const struct mat *w);
+int cuda_few_rows(const struct mat *w);                          /* rows of W of a thread block */
+int cuda_few_bytes(int dtype, int n);                            /* shared memory of a thread block, for n tokens */
+cudaError_t cuda_few(cudaStream_t s, const struct op_linear *l); /* not transposed */
+cudaError_t cuda_few_join(cudaStream_t s, const struct op_join *j, const struct cuda_epilogue *e); /* e: or NULL, as
+                                                                                                      below */
+cudaError_t cuda_few_gated(cudaStream_t s, const struct op_linear *gate, const struct op_linear *up, struct glu a);
 cudaError_t cuda_gemm_f32(cudaStream_t s, const struct op_linear *l); /* any type, no tensor cores */
 int cuda_gemm_mma_fits(const struct op_linear *l);
 /* tensor cores, weights exact, x as the sum of two BF16 */
@@ -99,6 +124,10 @@ int cuda_int4_fits(const struct cuda_routed *a); /* cuda_int4_experts supports t
 cudaError_t cuda_int4_experts(cudaStream_t s, const struct cuda_routed *a);
 int cuda_routed_fits(const struct cuda_routed *a); /* cuda_routed_experts supports these arguments: any format */
 cudaError_t cuda_routed_experts(cudaStream_t s, const struct cuda_routed *a);
+/* Its two parts for GGUF blocks. _fits: two matrices of the same experts. */
+int cuda_few_routed_fits(const struct mat *a, const struct mat *b, size_t expert_stride);
+cudaError_t cuda_few_up(cudaStream_t s, const struct cuda_routed *a);
+cudaError_t cuda_few_down(cudaStream_t s, const struct cuda_routed *a);
 
 /* Rows index[i] (NULL: i) of x as BF16, or as E4M3 with one scale per 128 columns: max(largest, 1e-4) / 448. */
 cudaError_t cuda_gather_bf16(cudaStream_t s, void *out, const float *x, const int32_t *index, int n, int dim, int ldx,
@@ -128,7 +157,8 @@ struct cuda_select { /* queries [first, first + o.n) of a call of `all` queries,
 };
 cudaError_t cuda_select_keys(cudaStream_t s, const struct cuda_select *a);
 
-struct cuda_attention { /* queries [first, first + o.n) of a call of `all` queries, and scratch for split keys */
+enum { CUDA_TICKETS = 1024 }; /* counters of a stream, for the blocks of one launch after another */
+struct cuda_attention {       /* queries [first, first + o.n) of a call of `all` queries, and scratch for split keys */
     struct op_attention o;
     int first, all, lse_ld;
     int q_dim; /* k.dim before the planes were converted */
@@ -138,6 +168,7 @@ struct cuda_attention { /* queries [first, first + o.n) of a call of `all` queri
     int splits;      /* at least 1; > 1: partial results go to part, then are combined */
     float *part;     /* [splits, n, n_heads, v_dim] */
     float *part_lse; /* [splits, n, n_heads] */
+    int *tickets; /* NULL, or counters: the last block of some rows combines their parts, instead of another launch */
 };
 /* Tensor cores: BF16 products, float32 sums. They read BF16 planes whose rows are aligned to 16 bytes, and of few
  * queries also MLA's latents in E4M3: as they are (direct), or after cuda_plane_to_bf16. _rows: (query, head) pairs of

@@ -16,6 +16,7 @@ static const size_t BLAS_SPACE = (size_t)32 << 20;
 /* The kernels of a product: the launcher of this name in cuda_kernels.h, or cuBLAS. */
 enum path {
     PATH_SKINNY,
+    PATH_FEW,
     PATH_GEMV,
     PATH_SKINNY_TRANSPOSED,
     PATH_GEMM_F32,
@@ -37,12 +38,16 @@ static bool blas_fp8_fits(const struct cuda_stream *s, const struct mat *w) {
            w->stride % 16 == 0 && (size_t)w->data % 16 == 0;
 }
 
+/* Of at most BATCH_INVARIANT_ROWS tokens, not transposed. */
+static enum path few_path(const struct mat *w) {
+    if (cuda_few_fits(w)) return PATH_FEW;
+    return cuda_skinny_fits(w) ? PATH_SKINNY : PATH_GEMV;
+}
 /* `exact` operations run in float32: rounding must not change the router's choice. */
 static enum path select_path(const struct cuda_stream *s, const struct op_linear *l) {
     const struct cuda *g = s->g;
     bool plain = !l->transposed && l->batch <= 1 && !l->exact && g->math != GPU_MATH_F32;
-    if (l->n <= BATCH_INVARIANT_ROWS)
-        return l->transposed ? PATH_SKINNY_TRANSPOSED : cuda_skinny_fits(&l->w) ? PATH_SKINNY : PATH_GEMV;
+    if (l->n <= BATCH_INVARIANT_ROWS) return l->transposed ? PATH_SKINNY_TRANSPOSED : few_path(&l->w);
     if (!plain) return !l->exact && cuda_gemm_mma_fits(l) ? PATH_GEMM_MMA : PATH_GEMM_F32;
     if (g->math == GPU_MATH_FP8 && cuda_tiles_fp8_fit(&l->w))
         return g->gemm != GPU_GEMM_OWN && l->n >= BLAS_MIN_TOKENS && blas_fp8_fits(s, &l->w) ? PATH_BLAS_FP8
@@ -206,6 +211,7 @@ int cuda_linear_run(struct cuda_stream *s, const struct op_linear *l, char *spac
     switch (path) {
     case PATH_SKINNY: return cuda_check(s->g, cuda_skinny(s->stream, l, s->g->n_sms), "skinny");
     case PATH_SKINNY_TRANSPOSED: return cuda_check(s->g, cuda_skinny_transposed(s->stream, l), "skinny_transposed");
+    case PATH_FEW: return cuda_check(s->g, cuda_few(s->stream, l), "few");
     case PATH_GEMV: return cuda_check(s->g, cuda_gemv(s->stream, l), "gemv");
     case PATH_GEMM_MMA: return cuda_check(s->g, cuda_gemm_mma(s->stream, l), "gemm_mma");
     case PATH_TILES: return linear_tiles(s, l, space);
@@ -233,23 +239,42 @@ int cuda_linear_op(struct cuda_stream *s, const struct op_linear *a) {
     return cuda_linear_run(s, &l, space + ordered);
 }
 
-/* One launch for the products on tensor cores, one for the others. */
+static int run_join(struct cuda_stream *s, enum path path, const struct op_join *j, const struct cuda_epilogue *e) {
+    if (path == PATH_SKINNY) return cuda_check(s->g, cuda_skinny_join(s->stream, j, s->g->n_sms, e), "skinny");
+    return path == PATH_FEW ? cuda_check(s->g, cuda_few_join(s->stream, j, e), "few")
+                            : cuda_check(s->g, cuda_gemv_join(s->stream, j, e), "gemv");
+}
+bool cuda_join_is_one(const struct op_join *a) {
+    for (int i = 0; i < a->n; i++)
+        if (!cuda_mat_is_supported(a->linear[i].w.dtype) || few_path(&a->linear[i].w) != few_path(&a->linear[0].w))
+            return false;
+    return true;
+}
+int cuda_join_rows(const struct cuda_stream *s, const struct op_join *a, int k) {
+    const enum path path = few_path(&a->linear[k].w);
+    if (path == PATH_SKINNY) return cuda_skinny_rows(a, s->g->n_sms);
+    return path == PATH_FEW ? cuda_few_rows(&a->linear[k].w) : cuda_gemv_rows();
+}
+int cuda_join_run(struct cuda_stream *s, const struct op_join *a, const struct cuda_epilogue *e) {
+    return run_join(s, few_path(&a->linear[0].w), a, e);
+}
+/* One launch for the products of each path. */
 int cuda_join_op(struct cuda_stream *s, const struct op_join *a) {
-    struct op_join of[2] = {{0}}; /* PATH_SKINNY, PATH_GEMV */
+    struct op_join of[PATH_GEMV + 1] = {{0}}; /* of PATH_SKINNY, PATH_FEW and PATH_GEMV */
     for (int i = 0; i < a->n; i++) {
         const struct op_linear *l = &a->linear[i];
         if (!cuda_mat_is_supported(l->w.dtype)) return cuda_check(s->g, cudaErrorNotSupported, dtype_name(l->w.dtype));
-        struct op_join *j = &of[select_path(s, l) == PATH_GEMV];
+        struct op_join *j = &of[few_path(&l->w)];
         j->linear[j->n++] = *l;
     }
-    if (of[0].n && cuda_check(s->g, cuda_skinny_join(s->stream, &of[0], s->g->n_sms), "skinny")) return ERR_RUNTIME;
-    return of[1].n ? cuda_check(s->g, cuda_gemv_join(s->stream, &of[1]), "gemv") : 0;
+    for (int path = PATH_SKINNY; path <= PATH_GEMV; path++)
+        if (of[path].n) TRY(run_join(s, (enum path)path, &of[path], NULL));
+    return 0;
 }
 
 bool cuda_linear_gates_few(const struct expert *e, int n) {
     return n <= BATCH_INVARIANT_ROWS && !e->gate_up_transposed && cuda_mat_is_supported(e->gate.dtype) &&
-           cuda_linear_can_batch(&e->gate, expert_up(e)) &&
-           cuda_skinny_fits(&e->gate) == cuda_skinny_fits(expert_up(e));
+           cuda_linear_can_batch(&e->gate, expert_up(e)) && few_path(&e->gate) == few_path(expert_up(e));
 }
 int cuda_linear_run_gated(struct cuda_stream *s, const struct expert *e, struct glu glu, float *act, const float *x,
                           int n) {
@@ -257,9 +282,11 @@ int cuda_linear_run_gated(struct cuda_stream *s, const struct expert *e, struct 
         .y = act, .x = x, .bias = e->gate_bias, .w = e->gate, .n = n, .ldx = e->gate.cols, .ldy = e->gate.rows};
     struct op_linear up = gate;
     up.w = *expert_up(e), up.bias = expert_up_bias(e);
+    const enum path path = few_path(&gate.w);
     return cuda_check(s->g,
-                      cuda_skinny_fits(&gate.w) ? cuda_skinny_gated(s->stream, &gate, &up, glu)
-                                                : cuda_gemv_gated(s->stream, &gate, &up, glu),
+                      path == PATH_SKINNY ? cuda_skinny_gated(s->stream, &gate, &up, glu)
+                      : path == PATH_FEW  ? cuda_few_gated(s->stream, &gate, &up, glu)
+                                          : cuda_gemv_gated(s->stream, &gate, &up, glu),
                       "gate and up");
 }
 

@@ -36,6 +36,17 @@ inline unsigned join_blocks(struct joined *j, int rows) {
     return (unsigned)j->begin[j->o.n];
 }
 
+/* The epilogue that a kernel has among its arguments, or nothing. */
+struct no_epilogue {};
+template <bool HAS> struct epilogue_of {
+    typedef struct no_epilogue type;
+    static type value(const struct cuda_epilogue *) { return {}; }
+};
+template <> struct epilogue_of<true> {
+    typedef struct cuda_epilogue type;
+    static type value(const struct cuda_epilogue *e) { return *e; }
+};
+
 /* 16 numbers of a row; those from `left` on are zero. aligned: p is 16-byte aligned. */
 __device__ inline void load_x(float v[16], const float *p, int left, bool aligned) {
 #pragma unroll

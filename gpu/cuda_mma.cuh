@@ -53,6 +53,13 @@ __device__ inline uint32_t f16x2_mul(uint32_t a, uint32_t b) {
     return d;
 }
 
+/* a + b of two FP16 each. */
+__device__ inline uint32_t f16x2_add(uint32_t a, uint32_t b) {
+    uint32_t d;
+    asm("add.rn.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+    return d;
+}
+
 /* Loads four matrices of 8 rows of 16 bytes: lane l gives the shared-memory address of row l % 8 of matrix l / 8 and receives, of
  * each matrix, bytes 4q .. 4q + 3 of row g; transposed: the elements in column g of rows 2q and 2q + 1. */
 __device__ inline void ldmatrix_x4(uint32_t r[4], const void *row) {
@@ -111,6 +118,16 @@ __device__ inline uint32_t e4m3_halves(uint32_t codes) {
 #else
     const uint32_t w = (codes & 0xff) << 8 | (codes & 0xff00) << 16, mag = w >> 1 & 0x3f803f80, nan = (mag + 0x00800080) & 0x40004000;
     return f16x2_mul((w & 0x80008000) | mag | nan, 0x5c005c00);
+#endif
+}
+/* The same of the high 16 bits: ptxas converts the upper half of a register as it is, without a shift. */
+__device__ inline uint32_t e4m3_high_halves(uint32_t codes) {
+#if __CUDA_ARCH__ >= 890
+    uint32_t d;
+    asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; cvt.rn.f16x2.e4m3x2 %0, h;}" : "=r"(d) : "r"(codes));
+    return d;
+#else
+    return e4m3_halves(codes >> 16);
 #endif
 }
 /* Two E2M1 codes in the high nibbles of the 16-bit halves, in the same way with 2^126. */

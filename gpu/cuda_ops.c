@@ -106,6 +106,7 @@ static int attention_rows(struct cuda_stream *s, const struct op_attention *o, s
         if (!space) return ERR_RUNTIME;
         parts_at(a, space);
     }
+    a->tickets = few && a->splits > 1 ? cuda_tickets(s) : NULL;
     return few ? cuda_check(s->g, cuda_attention_few(s->stream, a), "attention_few")
                : cuda_check(s->g, cuda_attention_f32(s->stream, a), "attention_f32");
 }

@@ -1,20 +1,11 @@
 /* A layer's routed experts for few tokens, in any format: two launches that read the choices on the device, so that the host does not
  * wait and a layer can be recorded. Bound by reading the weights: a lane has 16 neighbouring columns (8 of formats other than FP8 and
  * BF16), and a warp keeps the loads of several rows in flight. A product is summed over columns in one fixed order, and a token's experts are added in rising order. */
-#include "gpu/cuda_linear.cuh"
 #include "gpu/cuda_mma.cuh"
+#include "gpu/cuda_routed.cuh"
 
-enum { WARPS = 8, COLUMNS = 16, ANY_COLUMNS = 8, UP_ROWS = 2, DOWN_ROWS = 4, MAX_TOPK = 64 };
+enum { WARPS = 8, COLUMNS = 16, ANY_COLUMNS = 8, UP_ROWS = 2, DOWN_ROWS = 4 };
 enum weight_kind { WEIGHT_FP8, WEIGHT_BF16, WEIGHT_OTHER };
-
-/* The matrix of the expert that is `at` bytes after the first one. */
-__device__ static inline struct mat expert_mat(const struct mat &first, size_t at) {
-    struct mat m = first;
-    m.data = (const uint8_t *)m.data + at;
-    if (m.scale) m.scale = (const uint8_t *)m.scale + at;
-    if (m.order) m.order = (const int32_t *)((const uint8_t *)m.order + at);
-    return m;
-}
 
 /* 16 weights of a row of FP8 or BF16, in one or two aligned loads, without scales that are stored apart. */
 template <enum weight_kind KIND> __device__ static inline void load_whole(float v[COLUMNS], const uint8_t *p) {
@@ -23,7 +14,7 @@ template <enum weight_kind KIND> __device__ static inline void load_whole(float 
         const uint32_t w[4] = {codes.x, codes.y, codes.z, codes.w};
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const uint32_t a = e4m3_halves(w[i]), b = e4m3_halves(w[i] >> 16);
+            const uint32_t a = e4m3_halves(w[i]), b = e4m3_high_halves(w[i]);
             v[4 * i] = half_at(&a, 0), v[4 * i + 1] = half_at(&a, 1);
             v[4 * i + 2] = half_at(&b, 0), v[4 * i + 3] = half_at(&b, 1);
         }
@@ -122,6 +113,11 @@ __device__ static inline float dot_any(const struct mat &m, int r, const float *
     for (int c = (int)(threadIdx.x % 32) * ANY_COLUMNS; c < m.cols; c += 32 * ANY_COLUMNS) {
         float w[ANY_COLUMNS], sum = 0;
         load_any(w, m, row, c);
+        if (!m.order && c + ANY_COLUMNS <= m.cols && ((size_t)x & 15) == 0) { /* the same sum with two loads of 16 bytes */
+            const float4 lo = *(const float4 *)(x + c), hi = *(const float4 *)(x + c + 4);
+            sum = fmaf(w[3], lo.w, fmaf(w[2], lo.z, fmaf(w[1], lo.y, fmaf(w[0], lo.x, sum))));
+            sum = fmaf(w[7], hi.w, fmaf(w[6], hi.z, fmaf(w[5], hi.y, fmaf(w[4], hi.x, sum))));
+        } else
 #pragma unroll
         for (int j = 0; j < ANY_COLUMNS; j++) sum = fmaf(w[j], c + j < m.cols ? x[m.order ? m.order[c + j] : c + j] : 0.0f, sum);
         all = fmaf(sum, scale_of(m, row, c), all);
@@ -132,14 +128,19 @@ __device__ static inline float dot_any(const struct mat &m, int r, const float *
 template <int M, int N> __device__ static inline void dots_any(float out[M][N], const struct mat m[M], int r, const float *x) {
 #pragma unroll 1
     for (int at = 0; at < M * N; at++) {
-        const float all = dot_any(M > 1 && at >= N ? m[M - 1] : m[0], r + at % N, x);
+        struct mat w = m[0]; /* by member, not by index, so that it stays in registers and its addresses are known to be global */
+        if (M > 1 && at >= N) {
+            const struct mat &o = m[M - 1];
+            w.data = o.data, w.stride = o.stride, w.rows = o.rows, w.order = o.order, w.x0 = o.x0, w.x_cols = o.x_cols;
+            w.scale = o.scale, w.scale_dtype = o.scale_dtype, w.scale_gain = o.scale_gain, w.scale_stride = o.scale_stride;
+            w.block_rows = o.block_rows, w.block_cols = o.block_cols, w.row0 = o.row0, w.row_step = o.row_step;
+        }
+        const float all = dot_any(w, r + at % N, x);
 #pragma unroll
         for (int k = 0; k < M * N; k++)
             if (k == at) out[k / N][k % N] = all;
     }
 }
-
-__device__ static inline float bias_at(const float *first, size_t at, int r) { return first ? ((const float *)((const char *)first + at))[r] : 0.0f; }
 
 /* h[pair] = glu(gate x, up x): grid (rows of inter, (token, choice) pairs). */
 template <enum weight_kind KIND> static __global__ void __launch_bounds__(WARPS * 32, KIND == WEIGHT_FP8 ? 3 : 1) up_kernel(const __grid_constant__ struct cuda_routed a) {
@@ -156,27 +157,6 @@ template <enum weight_kind KIND> static __global__ void __launch_bounds__(WARPS 
         if (threadIdx.x % 32 == 0 && r + i < inter)
             a.h[(size_t)pair * (size_t)inter + (size_t)(r + i)] =
                 glu(v[0][i] + bias_at(a.gate_bias, at, r + i), v[1][i] + bias_at(a.up_bias, at, r + i), a.glu);
-}
-
-/* Writes a token's choices to `order` in rising order of expert, then of position. Returns their number; called by all lanes of a warp. */
-__device__ static inline int order_choices(uint8_t *order, const int32_t *ids, int topk, int n_experts) {
-    const int lane = (int)threadIdx.x % 32, none = 0x7fffffff;
-    int key[MAX_TOPK / 32], rank[MAX_TOPK / 32] = {0}, n = 0; /* rank: how many choices come before */
-#pragma unroll
-    for (int i = 0; i < MAX_TOPK / 32; i++) {
-        const int k = lane + 32 * i, id = k < topk ? ids[k] : -1;
-        key[i] = id >= 0 && id < n_experts ? id * MAX_TOPK + k : none;
-    }
-    for (int j = 0; j < topk; j++) {
-        const int other = __shfl_sync(0xffffffffu, j < 32 ? key[0] : key[1], j % 32);
-        n += other != none;
-#pragma unroll
-        for (int i = 0; i < MAX_TOPK / 32; i++) rank[i] += other < key[i];
-    }
-#pragma unroll
-    for (int i = 0; i < MAX_TOPK / 32; i++)
-        if (key[i] != none) order[rank[i]] = (uint8_t)(lane + 32 * i);
-    return n;
 }
 
 /* y[t] += sum over its choices of weight * down h: grid (rows of hidden, tokens); the warps of a block alternate over the choices. */
@@ -204,14 +184,7 @@ template <enum weight_kind KIND> static __global__ void __launch_bounds__(WARPS 
     }
     __syncthreads();
     const int i = (int)threadIdx.x;
-    if (i >= DOWN_ROWS || r + i >= rows) return;
-    if (a.by_choice) {
-        for (int k = 0; k < n_chosen; k++) a.y[((size_t)t * (size_t)a.topk + order[k]) * (size_t)rows + (size_t)(r + i)] += part[order[k]][i];
-        return;
-    }
-    float sum = a.y[(size_t)t * (size_t)rows + (size_t)(r + i)];
-    for (int k = 0; k < n_chosen; k++) sum = fmaf(a.weights[t * a.topk + order[k]], part[order[k]][i], sum);
-    a.y[(size_t)t * (size_t)rows + (size_t)(r + i)] = sum;
+    if (i < DOWN_ROWS && r + i < rows) add_choices(a, t, r + i, order, n_chosen, &part[0][i], DOWN_ROWS);
 }
 
 static int mat_fits(const struct mat *m) { return !m->scale || m->block_cols % COLUMNS == 0 || m->block_cols >= m->cols; }
@@ -220,11 +193,14 @@ int cuda_routed_fits(const struct cuda_routed *a) {
     return a->topk <= MAX_TOPK && a->gate.dtype == a->up.dtype && a->gate.cols == a->up.cols && mat_fits(&a->gate) && mat_fits(&a->up) && mat_fits(&a->down);
 }
 cudaError_t cuda_routed_experts(cudaStream_t s, const struct cuda_routed *a) {
+    const bool few_up = cuda_few_routed_fits(&a->gate, &a->up, a->expert_stride), few_down = cuda_few_routed_fits(&a->down, &a->down, a->expert_stride);
     const dim3 up(blocks_of((size_t)a->gate.rows, WARPS * UP_ROWS), (unsigned)(a->n * a->topk)), down(blocks_of((size_t)a->down.rows, DOWN_ROWS), (unsigned)a->n);
-    if (a->gate.dtype == DT_E4M3) up_kernel<WEIGHT_FP8><<<up, WARPS * 32, 0, s>>>(*a);
+    if (few_up) cuda_few_up(s, a);
+    else if (a->gate.dtype == DT_E4M3) up_kernel<WEIGHT_FP8><<<up, WARPS * 32, 0, s>>>(*a);
     else if (a->gate.dtype == DT_BF16) up_kernel<WEIGHT_BF16><<<up, WARPS * 32, 0, s>>>(*a);
     else up_kernel<WEIGHT_OTHER><<<up, WARPS * 32, 0, s>>>(*a);
-    if (a->down.dtype == DT_E4M3) down_kernel<WEIGHT_FP8><<<down, WARPS * 32, 0, s>>>(*a);
+    if (few_down) cuda_few_down(s, a);
+    else if (a->down.dtype == DT_E4M3) down_kernel<WEIGHT_FP8><<<down, WARPS * 32, 0, s>>>(*a);
     else if (a->down.dtype == DT_BF16) down_kernel<WEIGHT_BF16><<<down, WARPS * 32, 0, s>>>(*a);
     else down_kernel<WEIGHT_OTHER><<<down, WARPS * 32, 0, s>>>(*a);
     return cudaGetLastError();

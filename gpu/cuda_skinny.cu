@@ -13,6 +13,7 @@
  * part of a tile, q its place among the four lanes of that row.
  *
  * transposed_kernel, for W^T x of the heads of absorbed MLA: a lane has four columns, the warps alternate over rows. */
+#include "gpu/cuda_chain.cuh"
 #include "gpu/cuda_linear.cuh"
 #include "gpu/cuda_mma.cuh"
 
@@ -80,7 +81,7 @@ template <bool FP8> __device__ static inline void fragment(uint32_t a[4], const 
     for (int r = 0; r < 2; r++) {
         const uint32_t *w = (const uint32_t *)v[r];
         a[r] = FP8 ? e4m3_halves(w[j]) : w[FP8 ? 0 : 2 * j];
-        a[2 + r] = FP8 ? e4m3_halves(w[j] >> 16) : w[FP8 ? 0 : 2 * j + 1];
+        a[2 + r] = FP8 ? e4m3_high_halves(w[j]) : w[FP8 ? 0 : 2 * j + 1];
     }
 }
 /* The rows of W that a thread block reads: the first `whole` columns in aligned 16-byte loads without checks, the rest of them checked. */
@@ -282,7 +283,8 @@ template <bool FP8, int MT, int NT, bool ONE> static __global__ void __launch_bo
     __shared__ block_columns columns;
     skinny_block<FP8, MT, NT, ONE, FP8 && MT == 1 ? 2 : 1>(sums, columns, l, (int)blockIdx.x); /* blocks of 16 rows are few, and wait for memory */
 }
-template <int MT, int NT, bool ONE> static __global__ void __launch_bounds__(WARPS * 32) join_kernel(const __grid_constant__ struct joined j) {
+template <int MT, int NT, bool ONE, bool EPILOGUE>
+static __global__ void __launch_bounds__(WARPS * 32) join_kernel(const __grid_constant__ struct joined j, const __grid_constant__ struct epilogue_of<EPILOGUE>::type e) {
     typedef struct skinny_sums<MT, NT> block_sums;
     typedef typename columns_of<false, ONE>::type wide_columns; /* the larger */
     typedef typename columns_of<true, ONE>::type fp8_columns;
@@ -291,6 +293,10 @@ template <int MT, int NT, bool ONE> static __global__ void __launch_bounds__(WAR
     const int k = join_part(j), block = (int)blockIdx.x - j.begin[k];
     if (j.o.linear[k].w.dtype == DT_E4M3) skinny_block<true, MT, NT, ONE, 1>(sums, (fp8_columns &)columns, j.o.linear[k], block);
     else skinny_block<false, MT, NT, ONE, 1>(sums, columns, j.o.linear[k], block);
+    if constexpr (EPILOGUE) {
+        extern __shared__ __align__(16) char space[];
+        epilogue_run(e, k, block * MT * 16, MT * 16, (int)gridDim.x, (float *)&sums, space);
+    }
 }
 /* y = glu(W x + bias, up x + up_bias) */
 template <bool FP8, int NT, bool ONE> static __global__ void __launch_bounds__(WARPS * 32) gated_kernel(struct op_linear l, struct mat up, const float *up_bias, struct glu a) {
@@ -332,21 +338,28 @@ cudaError_t cuda_skinny(cudaStream_t s, const struct op_linear *l, int n_sms) {
     return l->w.dtype == DT_E4M3 ? launch_any<true>(s, l, n_sms) : launch_any<false>(s, l, n_sms);
 }
 
-template <int NT, bool ONE> static void launch_join(cudaStream_t s, const struct op_join *called, int n_sms) {
+int cuda_skinny_rows(const struct op_join *called, int n_sms) {
     struct joined j = {*called, {0}};
-    unsigned blocks = join_blocks(&j, 32);
-    if (blocks >= 2u * (unsigned)n_sms) join_kernel<2, NT, false><<<blocks, WARPS * 32, 0, s>>>(j);
-    else {
-        blocks = join_blocks(&j, 16);
-        join_kernel<1, NT, ONE><<<blocks, WARPS * 32, 0, s>>>(j);
-    }
+    return join_blocks(&j, 32) >= 2u * (unsigned)n_sms ? 32 : 16;
 }
-cudaError_t cuda_skinny_join(cudaStream_t s, const struct op_join *j, int n_sms) {
+template <int NT, bool ONE, bool EPILOGUE> static void launch_join(cudaStream_t s, const struct op_join *called, int n_sms, const struct cuda_epilogue *e) {
+    struct joined j = {*called, {0}};
+    const int rows = cuda_skinny_rows(called, n_sms);
+    const unsigned blocks = join_blocks(&j, rows);
+    const size_t space = EPILOGUE ? cuda_chain_space(&e->chain) : 0;
+    if (rows == 32) join_kernel<2, NT, false, EPILOGUE><<<blocks, WARPS * 32, space, s>>>(j, epilogue_of<EPILOGUE>::value(e));
+    else join_kernel<1, NT, ONE, EPILOGUE><<<blocks, WARPS * 32, space, s>>>(j, epilogue_of<EPILOGUE>::value(e));
+}
+cudaError_t cuda_skinny_join(cudaStream_t s, const struct op_join *j, int n_sms, const struct cuda_epilogue *e) {
     const int n = j->linear[0].n;
-    if (n == 1 && j->linear[0].w.cols >= SPLIT_COLUMNS) launch_join<1, true>(s, j, n_sms);
-    else if (n <= 8) launch_join<1, false>(s, j, n_sms);
-    else if (n <= 16) launch_join<2, false>(s, j, n_sms);
-    else if (n <= 24) launch_join<3, false>(s, j, n_sms);
+    const bool one = n == 1 && j->linear[0].w.cols >= SPLIT_COLUMNS;
+    if (e && n > 8) return cudaErrorInvalidValue;
+    if (e && one) launch_join<1, true, true>(s, j, n_sms, e);
+    else if (e) launch_join<1, false, true>(s, j, n_sms, e);
+    else if (one) launch_join<1, true, false>(s, j, n_sms, e);
+    else if (n <= 8) launch_join<1, false, false>(s, j, n_sms, e);
+    else if (n <= 16) launch_join<2, false, false>(s, j, n_sms, e);
+    else if (n <= 24) launch_join<3, false, false>(s, j, n_sms, e);
     else return cudaErrorInvalidValue;
     return cudaGetLastError();
 }
@@ -371,7 +384,7 @@ __device__ static inline void load_four(float v[4], const struct mat &w, int r, 
     if (aligned && c + 4 <= w.cols) {
         const float scale = w.scale ? scale_number(w, first_scale(w, row_shift, r) + block) : 1;
         if (w.dtype == DT_E4M3) {
-            const uint32_t codes = *(const uint32_t *)(p + c), a = e4m3_halves(codes), b = e4m3_halves(codes >> 16);
+            const uint32_t codes = *(const uint32_t *)(p + c), a = e4m3_halves(codes), b = e4m3_high_halves(codes);
             v[0] = half_at(&a, 0) * scale, v[1] = half_at(&a, 1) * scale, v[2] = half_at(&b, 0) * scale, v[3] = half_at(&b, 1) * scale;
         } else {
             uint2 pairs = *(const uint2 *)(p + 2 * c);

@@ -18,34 +18,59 @@ __device__ inline float group_sum(float v, int threads, float *shared /* [32] */
     v = lane < warps ? shared[warp / warps * warps + lane] : 0;
     return warp_sum(v);
 }
+/* Sum over a row of x - mean, or of its square, in the order of norm_threads() for a block that has fewer: a thread takes the place of up to four. */
+__device__ inline float norm_sum(const float *x, int dim, float mean, bool squares, float *sums /* [32] */) {
+    const int threads = norm_threads(dim), each = threads / (int)blockDim.x, lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    __syncthreads();
+#pragma unroll 1
+    for (int k = 0; k < each; k++) {
+        float v = 0;
+        for (int i = (int)threadIdx.x + k * (int)blockDim.x; i < dim; i += threads) v = squares ? fmaf(x[i] - mean, x[i] - mean, v) : v + x[i];
+        v = warp_sum(v);
+        if (!lane) sums[warp + k * ((int)blockDim.x / 32)] = v;
+    }
+    __syncthreads();
+    return warp_sum(lane < threads / 32 ? sums[lane] : 0.0f);
+}
+/* Stores numbers t, t + threads, .. of a row from its mean and the sum of its squares; marks what is not finite. */
+__device__ inline void norm_store(const struct op_norm &o, int row, float mean, float sum, int t, int threads) {
+    const float *x = o.x + (size_t)row * (size_t)o.ldx;
+    const size_t first = o.w_rows ? (size_t)(row % o.w_rows) * (size_t)o.dim : 0; /* of w and bias */
+    float *out = o.out + (size_t)row * (size_t)o.ldo;
+    const float shorten = o.l2_limit / (sqrtf(sum) + 1e-6f); /* NaN is not clipped */
+    const float f = o.l2_limit > 0 ? (shorten > 1.0f ? 1.0f : shorten) : 1.0f / sqrtf(sum / (float)o.dim + o.eps);
+    bool finite = true;
+    for (int i = t; i < o.dim; i += threads) {
+        finite = finite && isfinite(x[i]);
+        const float v = (x[i] - mean) * f * (o.w ? scalar_at(o.w, o.w_dtype, first + (size_t)i) + o.add : 1.0f);
+        out[i] = o.bias ? v + scalar_at(o.bias, o.w_dtype, first + (size_t)i) : v;
+    }
+    if (o.bad && !finite) atomicCAS(o.bad, -1, o.tag);
+}
 /* Norms rows, one per group of threads: as many at a time as the block has groups, those of number `begin`, begin + step, .. of such sets. Called by all threads
  * of a block. */
 __device__ inline void norm_rows(const struct op_norm &o, int begin, int step, float *sums /* [32] */) {
     const int threads = norm_threads(o.dim), groups = (int)blockDim.x / threads, t = (int)threadIdx.x % threads;
-    for (int base = begin * groups; base < o.rows; base += step * groups) {
+    for (int row = begin; !groups && row < o.rows; row += step) {
+        const float *x = o.x + (size_t)row * (size_t)o.ldx;
+        const float mean = o.layer_norm ? norm_sum(x, o.dim, 0, false, sums) / (float)o.dim : 0;
+        norm_store(o, row, mean, norm_sum(x, o.dim, mean, true, sums), (int)threadIdx.x, (int)blockDim.x);
+    }
+    for (int base = begin * groups; groups && base < o.rows; base += step * groups) {
         const int row = base + (int)threadIdx.x / threads, dim = row < o.rows ? o.dim : 0; /* a group without a row waits for the others */
         const float *x = o.x + (size_t)row * (size_t)o.ldx;
-        const size_t first = o.w_rows ? (size_t)(row % o.w_rows) * (size_t)o.dim : 0; /* of w and bias */
-        float *out = o.out + (size_t)row * (size_t)o.ldo, sum = 0, mean = 0;
+        float sum = 0, mean = 0;
         if (o.layer_norm) {
             for (int i = t; i < dim; i += threads) sum += x[i];
             mean = group_sum(sum, threads, sums) / (float)o.dim;
             sum = 0;
         }
-        bool finite = true;
         for (int i = t; i < dim; i += threads) {
-            float v = x[i] - mean;
-            finite = finite && isfinite(x[i]);
+            const float v = x[i] - mean;
             sum = fmaf(v, v, sum);
         }
-        if (o.bad && !finite) atomicCAS(o.bad, -1, o.tag);
         sum = group_sum(sum, threads, sums);
-        const float shorten = o.l2_limit / (sqrtf(sum) + 1e-6f); /* NaN is not clipped */
-        const float f = o.l2_limit > 0 ? (shorten > 1.0f ? 1.0f : shorten) : 1.0f / sqrtf(sum / (float)o.dim + o.eps);
-        for (int i = t; i < dim; i += threads) {
-            float v = (x[i] - mean) * f * (o.w ? scalar_at(o.w, o.w_dtype, first + (size_t)i) + o.add : 1.0f);
-            out[i] = o.bias ? v + scalar_at(o.bias, o.w_dtype, first + (size_t)i) : v;
-        }
+        if (dim) norm_store(o, row, mean, sum, t, threads);
     }
 }
 
@@ -68,14 +93,15 @@ __device__ inline void rope_heads(const struct op_rope &o, int first, int step) 
 }
 
 /* A warp per (row, head): as many at a time as the block has warps, those of number `first`, first + step, .. of such sets. */
-__device__ inline void kv_store_heads(const struct op_kv_store &o, int first, int step) {
+__device__ inline void kv_store_heads(const struct op_kv_store &o, int first, int step, int only = -1) {
     struct kv_plane p = o.plane;
     const int lane = (int)threadIdx.x % 32, warps = (int)blockDim.x / 32;
     int row0 = o.row0, n = o.n;
     if (o.at) plane_set_address(&p, o.at), row0 = o.every ? o.at->pos / o.every : o.at->pos;
     if (o.at && o.every) n = min(n, (o.at->pos + o.tokens) / o.every - row0);
-    for (int k = first * warps + (int)threadIdx.x / 32; k < n * p.heads; k += step * warps) {
-        const size_t i = (size_t)(k / p.heads), h = (size_t)(k % p.heads);
+    const int heads = only < 0 ? p.heads : 1; /* only: this head, or all of them */
+    for (int k = first * warps + (int)threadIdx.x / 32; k < n * heads; k += step * warps) {
+        const size_t i = (size_t)(k / heads), h = (size_t)(only < 0 ? k % heads : only);
         const struct plane_row to = plane_row(p, (size_t)row0 + i);
         const float *src = o.x + i * (size_t)o.ldx + h * (size_t)p.dim;
         const size_t at = (to.row * (size_t)p.heads + h) * (size_t)p.dim;

@@ -54,6 +54,7 @@ int gpu_open(struct gpu **g, const struct gpu_spec *spec, int rank, struct error
     (*g)->register_chunk = spec->register_chunk ? spec->register_chunk : GPU_REGISTER_CHUNK;
     (*g)->info.backend = b->name;
     (*g)->joins_ops = !host && !spec->nojoin;
+    (*g)->has_epilogues = (*g)->has_epilogues && !spec->noepilogue;
     return 0;
 }
 void gpu_close(struct gpu **g) {
@@ -142,6 +143,7 @@ int gpu_stream_open(struct gpu *g, struct gpu_stream **s, const char *name, bool
     (*s)->g = g;
     (*s)->name = name;
     (*s)->window = window;
+    if (window) window->epilogues = g->has_epilogues;
     (*s)->launch = (*s)->exec.run;
     if (window) (*s)->exec.run = run_op;
     return 0;

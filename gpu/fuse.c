@@ -108,7 +108,16 @@ static struct fuse_entry *find_entry(struct fuse *f, enum op_code code, const un
     return NULL;
 }
 
+static int launch_epilogue(struct fuse *f, fuse_launch launch, void *ctx) {
+    const struct op_epilogue both = {f->entry[0].with.join, f->entry[1].with.chain};
+    f->n -= 2;
+    memmove(f->entry, f->entry + 2, (size_t)f->n * sizeof *f->entry);
+    return launch(ctx, OP_EPILOGUE, (const union op_args *)&both);
+}
 static int launch_first(struct fuse *f, fuse_launch launch, void *ctx) {
+    if (f->epilogues && f->n > 1 && f->entry[0].code == OP_JOIN && f->entry[1].code == OP_CHAIN &&
+        may_join(&f->entry[0].with.join.linear[0]))
+        return launch_epilogue(f, launch, ctx);
     const struct fuse_entry e = f->entry[0];
     const union op_args *all = (const union op_args *)&e.with;
     enum op_code part;

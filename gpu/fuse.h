@@ -2,12 +2,13 @@
 /* Joins operations of a stream into fewer launches. A launch costs a device some microseconds, more than most
  * operations of a decode batch: products of the same rows become one OP_JOIN, consecutive operations on few numbers one
  * OP_CHAIN. Operations wait in a window until one arrives that cannot join. One is moved before others only if neither
- * side reads or writes what the other writes, so the bits are those of one launch per operation. Pure: no locks, no
- * memory. */
+ * side reads or writes what the other writes, so the bits are those of one launch per operation. With `epilogues`
+ * products and the chain after them become one OP_EPILOGUE. Pure: no locks, no memory. */
 #include "gpu/op.h"
 
 enum { FUSE_WINDOW = 8, FUSE_NUMBERS = 16384 /* most numbers of an operation in a chain, which one SM runs */ };
 struct fuse {
+    bool epilogues; /* set by the owner */
     int n;
     struct fuse_entry {
         enum op_code code; /* OP_JOIN or OP_CHAIN; all operations in entries before it come first */

@@ -29,9 +29,17 @@ size_t op_numbers(enum op_code code, const union op_args *a) {
 }
 
 int op_parts(enum op_code code, const union op_args *a) {
-    return code == OP_JOIN ? a->join.n : code == OP_CHAIN ? a->chain.n : 1;
+    switch (code) {
+    case OP_JOIN: return a->join.n;
+    case OP_CHAIN: return a->chain.n;
+    case OP_EPILOGUE: return a->epilogue.join.n + a->epilogue.chain.n;
+    default: return 1;
+    }
 }
 const union op_args *op_part(enum op_code code, const union op_args *a, int i, enum op_code *part) {
+    const int n = code == OP_EPILOGUE ? a->epilogue.join.n : 0;
+    if (code == OP_EPILOGUE && i < n) return op_part(OP_JOIN, (const union op_args *)&a->epilogue.join, i, part);
+    if (code == OP_EPILOGUE) return op_part(OP_CHAIN, (const union op_args *)&a->epilogue.chain, i - n, part);
     *part = code == OP_JOIN ? OP_LINEAR : code == OP_CHAIN ? a->chain.step[i].code : code;
     return code == OP_JOIN    ? (const union op_args *)&a->join.linear[i]
            : code == OP_CHAIN ? (const union op_args *)&a->chain.step[i].args

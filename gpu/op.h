@@ -5,7 +5,7 @@
 #include "base/ops.h"
 #include "gpu/op_args.h"
 
-/* The operations that one consists of: those of an OP_JOIN or OP_CHAIN, else itself. */
+/* The operations that one consists of: those of an OP_JOIN, OP_CHAIN or OP_EPILOGUE, else itself. */
 int op_parts(enum op_code code, const union op_args *a);
 const union op_args *op_part(enum op_code code, const union op_args *a, int i, enum op_code *part);
 const char *op_name(enum op_code c);

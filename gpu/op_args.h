@@ -25,6 +25,12 @@ struct op_remap {
     const int32_t *ids, *map;
     int n, n_map;
 };
+/* top[i] = the index of the largest of x[i][0 .. m - 1], the first of equals; -1: one is NaN */
+struct op_top {
+    int32_t *top;
+    const float *x;
+    int n, m, ldx;
+};
 /* y = expert(x): one FFN on a group of tokens, y not accumulated. The host knows n: it reads OP_SORT's offsets once per
  * layer. */
 struct op_ffn {
@@ -72,7 +78,7 @@ struct op_transfer {
 
 /* Several operations in one launch, with the same bits as one after another (fuse.h). OP_JOIN: products of the same
  * rows, none of which reads another's result. OP_CHAIN: operations on few numbers, in order, and on at most
- * OP_CHAIN_ROWS tokens to route. */
+ * OP_CHAIN_ROWS tokens to route. OP_EPILOGUE: the one, then the other. */
 enum { OP_JOIN_MAX = 6, OP_CHAIN_MAX = 8, OP_CHAIN_ROWS = 8 };
 struct op_join {
     int n;
@@ -84,12 +90,14 @@ struct op_join {
     X(sort, SORT, KERNEL, ELEM, 24, o->n, o->topk, 1) \
     X(gather, GATHER, KERNEL, ELEM, 8, o->n, o->dim, 1) \
     X(remap, REMAP, KERNEL, ELEM, 12, o->n, 1, 1) \
+    X(top, TOP, KERNEL, ELEM, 4, o->n, o->m, 1) \
     X(ffn, FFN, HOST, EXPERTS, 0, o->n, o->hidden, 1) \
     X(scatter_add, SCATTER_ADD, KERNEL, ELEM, 12, o->n, o->dim, 1) \
     X(group, GROUP, HOST, EXPERTS, 0, o->n, o->hidden, 1) \
     X(transfer, TRANSFER, SMALL, ELEM, 4, (int)(o->size / 4), 1, 1) \
     X(join, JOIN, HOST, LINEAR, 0, o->n, 1, 1) \
-    X(chain, CHAIN, HOST, ELEM, 0, o->n, 1, 1)
+    X(chain, CHAIN, HOST, ELEM, 0, o->n, 1, 1) \
+    X(epilogue, EPILOGUE, HOST, LINEAR, 0, o->join.n, 1, 1)
 #define OPS_ALL(X) OPS(X) OPS_OPTIONAL(X) OPS_DEVICE(X)
 
 enum op_code {
@@ -115,6 +123,12 @@ struct op_step {
 struct op_chain {
     int n;
     struct op_step step[OP_CHAIN_MAX];
+};
+/* Products as of OP_JOIN, also of one that others could join, then operations on few numbers: one launch where the
+ * device can. */
+struct op_epilogue {
+    struct op_join join;
+    struct op_chain chain;
 };
 
 union op_args {

@@ -180,6 +180,7 @@ struct op_cost_work op_cost_work(enum op_code code, const union op_args *u, doub
     }
     case OP_JOIN:
     case OP_CHAIN:
+    case OP_EPILOGUE:
         for (int i = 0; i < op_parts(code, u); i++) {
             enum op_code part;
             const union op_args *own = op_part(code, u, i, &part);

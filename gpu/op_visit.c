@@ -353,6 +353,11 @@ VISITOR(gather) {
     return 0;
 }
 
+VISITOR(top) {
+    VISIT(o->x, ((size_t)(o->n - 1) * (size_t)o->ldx + (size_t)o->m) * 4, VISIT_IN);
+    VISIT(o->top, (size_t)o->n * 4, VISIT_OUT);
+    return 0;
+}
 VISITOR(remap) {
     VISIT(o->ids, (size_t)o->n * 4, VISIT_IN);
     VISIT(o->map, (size_t)o->n_map * 4, VISIT_IN);
@@ -433,6 +438,7 @@ static int visit_parts(enum op_code code, union op_args *a, op_visit_fn fn, void
 }
 VISITOR(join) { return visit_parts(OP_JOIN, (union op_args *)o, fn, ctx); }
 VISITOR(chain) { return visit_parts(OP_CHAIN, (union op_args *)o, fn, ctx); }
+VISITOR(epilogue) { return visit_parts(OP_EPILOGUE, (union op_args *)o, fn, ctx); }
 
 int op_visit(enum op_code code, union op_args *a, op_visit_fn fn, void *ctx) {
     switch (code) {

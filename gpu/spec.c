@@ -86,6 +86,7 @@ static int parse_option(struct gpu_spec *s, struct option_text key, struct optio
     if (text_equals(key, "nopeer") && !v.text) return s->nopeer = true, 0;
     if (text_equals(key, "nograph") && !v.text) return s->nograph = true, 0;
     if (text_equals(key, "nojoin") && !v.text) return s->nojoin = true, 0;
+    if (text_equals(key, "noepilogue") && !v.text) return s->noepilogue = true, 0;
     if (text_equals(key, "ring") && v.text)
         return parse_integer(v, 2, 1 << 20, &n) ? -1 : (s->slp_ring_slots = (int)n, 0);
     if (text_equals(key, "chunk") && v.text)

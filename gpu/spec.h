@@ -36,8 +36,9 @@ struct gpu_curve {
 struct gpu_spec {
     int n; /* ranks; 0: none */
     bool is_emulated, is_virtual, nopeer;
-    bool nograph; /* decode launches each operation separately */
-    bool nojoin;  /* operations are not joined (fuse.h) */
+    bool nograph;    /* decode launches each operation separately */
+    bool nojoin;     /* operations are not joined (fuse.h) */
+    bool noepilogue; /* products are not joined with the operations on few numbers after them */
     enum gpu_parallel parallel;
     /* emu: host memory not from gpu_host_alloc() cannot be registered (nopin), or only writable memory can (nomap),
      * like drivers that register no read-only mappings. Copies to the device from unregistered memory then block the
@@ -87,9 +88,9 @@ struct gpu_spec {
     int fail_rank;
 };
 /* --gpus LIST: "none", "0", "0,1", "0,0" (two ranks on one card), "emu:2", each followed by options:
- * mem=32G (cap per device), h2d= d2h= peer= (GB/s); parallel=auto|layers|tensor; nograph; nojoin; nopeer; ring=N;
- * chunk=N; math=bf16|f32, for cuda and virtual devices also fp8; for cuda gemm=auto|own|cublas; for emu: virtual,
- * flops= attn= (TFLOP/s), bw= (GB/s), launch= (us), threads=N, cpu=LEVEL, nopin, nomap, piece=SIZE (register_chunk),
- * fail=alloc|copy|launch|die:N[@RANK]. */
+ * mem=32G (cap per device), h2d= d2h= peer= (GB/s); parallel=auto|layers|tensor; nograph; nojoin; noepilogue; nopeer;
+ * ring=N; chunk=N; math=bf16|f32, for cuda and virtual devices also fp8; for cuda gemm=auto|own|cublas; for emu:
+ * virtual, flops= attn= (TFLOP/s), bw= (GB/s), launch= (us), threads=N, cpu=LEVEL, nopin, nomap, piece=SIZE
+ * (register_chunk), fail=alloc|copy|launch|die:N[@RANK]. */
 /* list NULL, "" or "none": no devices. ERR_USAGE names the invalid part */
 int gpu_spec_parse(struct gpu_spec *s, const char *list, struct error *e);

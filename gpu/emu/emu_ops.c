@@ -2,6 +2,7 @@
  * reference for the CUDA kernels. */
 #include <string.h>
 
+#include "base/argmax.h"
 #include "base/mem.h"
 #include "base/minifloat.h"
 #include "gpu/emu/emu.h"
@@ -38,6 +39,13 @@ static int run_ffn(struct exec *cpu, const struct op_ffn *a) {
                  .y = a->y, .x = a->x, .shared = &a->expert, .n = a->n, .hidden = a->hidden, .wide = a->wide});
 }
 
+static void top(const struct op_top *o) {
+    for (int i = 0; i < o->n; i++) {
+        bool has_nan;
+        const int32_t best = argmax(o->x + (size_t)i * (size_t)o->ldx, o->m, &has_nan);
+        o->top[i] = has_nan ? -1 : best;
+    }
+}
 static void remap(const struct op_remap *o) {
     for (int i = 0; i < o->n; i++) o->out[i] = o->ids[i] >= 0 && o->ids[i] < o->n_map ? o->map[o->ids[i]] : -1;
 }
@@ -139,11 +147,13 @@ int emu_compute(struct exec *cpu, enum op_code code, const union op_args *u) {
         gather(u->gather.out, u->gather.x, u->gather.index, u->gather.n, u->gather.dim, u->gather.ldx);
         return 0;
     case OP_REMAP: remap(&u->remap); return 0;
+    case OP_TOP: top(&u->top); return 0;
     case OP_SCATTER_ADD: scatter_add(&u->scatter_add); return 0;
     case OP_GROUP: return run_group(cpu, &u->group);
     case OP_TRANSFER: memcpy(u->transfer.dst, u->transfer.src, u->transfer.size); return 0;
     case OP_JOIN: /* run part by part */
-    case OP_CHAIN: return ERR_RUNTIME;
+    case OP_CHAIN:
+    case OP_EPILOGUE: return ERR_RUNTIME;
     default: return cpu_run(cpu, code, u);
     }
 }

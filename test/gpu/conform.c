@@ -444,6 +444,14 @@ static void mixtures(void) {
     check("remap", OP_REMAP,
           &(union op_args){.remap = {.out = buf_new(201 * 4, 'i'), .ids = ids, .map = map, .n = 201, .n_map = 64}},
           ref_remap);
+    for (int m = 1; m < 9000; m = m * 9 + 2) { /* ties, the largest at the end, NaN, rows that are not aligned */
+        float *logits = floats((size_t)(4 * (m + 1)), 'c');
+        for (int i = 0; i < m; i++) logits[i] = floorf(logits[i]);
+        logits[m + 1 + m - 1] = 30, logits[2 * (m + 1) + m / 2] = NAN;
+        for (int i = 0; i < m; i++) logits[3 * (m + 1) + i] = -INFINITY;
+        check("top", OP_TOP,
+              &(union op_args){.top = {.top = buf_new(16, 'i'), .x = logits, .n = 4, .m = m, .ldx = m + 1}}, ref_top);
+    }
     for (int w = 0; w < 2; w++) {
         index = buf_new(9 * 4, 'c');
         for (int i = 0; i < 9; i++) index[i] = (i * 5 + 2) % 17;
@@ -547,7 +555,7 @@ int main(int argc, char **argv) {
     } else if (argc < 4 || math) {
         if (!math) elementwise(), deltas(), scans(), compressed();
         if (!math || spec.math != GPU_MATH_FP8) blocks(), integers(), orders();
-        if (!math) drafts(), resident(); /* too few tokens for the tensor cores */
+        if (!math) drafts(), resident(), few_blocks(); /* too few tokens for the tensor cores */
         linears();
         if (!math || spec.math != GPU_MATH_FP8) attentions();
         expansions();

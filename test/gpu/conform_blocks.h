@@ -41,6 +41,34 @@ static void blocks(void) {
     }
 }
 
+/* Few tokens with the formats that cuda_few.cuh decodes: numbers of tokens and steps around the sizes of its tiles and
+ * of its ring, rows that begin anywhere, columns that end within a step, and gate and up of one expert. */
+static void few_blocks(void) {
+    static const enum dtype types[] = {DT_Q8_0, DT_Q4_0, DT_Q4_1, DT_Q5_0,   DT_Q5_1, DT_IQ4_NL, DT_MXFP4,
+                                       DT_Q4_K, DT_Q5_K, DT_Q6_K, DT_IQ4_XS, DT_Q2_K, DT_Q3_K};
+    static const struct {
+        int n, rows, blocks, skip; /* blocks of columns; rows of a larger matrix before these */
+    } c[] = {{1, 70, 3, 1}, {1, 17, 45, 0}, {3, 16, 9, 2}, {4, 33, 2, 0}, {5, 20, 11, 3}, {8, 1, 1, 1}, {24, 40, 5, 0}};
+    char name[80];
+    for (size_t k = 0; k < sizeof types / sizeof *types; k++)
+        for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
+            const enum dtype t = types[k];
+            const int n = c[i].n, rows = c[i].rows, cols = c[i].blocks * (int)dtype_block(t);
+            if (cols > 4000) continue;
+            snprintf(name, sizeof name, "few %s %d x %d x %d", dtype_name(t), n, rows, cols);
+            CHECK(name, linear, OP_LINEAR, .y = floats((size_t)(n * (rows + 1)), 'f'),
+                  .x = floats((size_t)(n * (cols + 1)), 'c') + i % 2, .bias = i & 1 ? floats((size_t)rows, 'c') : NULL,
+                  .w = mat_rows(matrix(rows + c[i].skip, cols, t, 0, 0), c[i].skip, rows + c[i].skip), .n = n,
+                  .ldx = cols + (i % 2 ? 1 : 0), .ldy = rows + 1, .accumulate = i == 2);
+            if (i != 2 && i != 4) continue;
+            snprintf(name, sizeof name, "few %s, ffn of %d, %d", dtype_name(t), n, cols);
+            CHECK(name, ffn, OP_FFN, .y = floats((size_t)(n * cols), 'f'), .x = floats((size_t)(n * cols), 'c'),
+                  .expert = {matrix((int)dtype_block(t), cols, t, 0, 0), matrix((int)dtype_block(t), cols, t, 0, 0),
+                             matrix(cols, (int)dtype_block(t), t, 0, 0)},
+                  .n = n, .hidden = cols);
+        }
+}
+
 /* Scales of another dtype in place of m's float32 ones. */
 static struct mat rescaled(struct mat m, enum dtype t) {
     float *f = (float *)(uintptr_t)m.scale;
@@ -203,14 +231,16 @@ static void uniform_experts(struct expert *out, int count, int hidden, int inter
     }
 }
 static void resident(void) {
-    static const enum dtype types[] = {DT_E4M3, DT_BF16, DT_F32, DT_E2M1, DT_I4, DT_Q8_0, DT_Q4_K, DT_Q6_K};
+    static const enum dtype types[] = {DT_E4M3, DT_BF16, DT_F32,  DT_E2M1, DT_I4,    DT_Q8_0,
+                                       DT_Q4_K, DT_Q6_K, DT_Q5_K, DT_Q5_0, DT_MXFP4, DT_IQ3_S};
     static const struct {
         int n, topk, count, hidden, inter;
         bool biased, no_up;
     } c[] = {{1, 2, 4, 256, 256, false},
              {3, 4, 6, 256, 256, true},
              {17, 2, 3, 256, 256, false},
-             {2, 2, 4, 512, 256, true, true}};
+             {2, 2, 4, 512, 256, true, true},
+             {1, 6, 7, 1280, 768, false}};
     experts_resident = true;
     for (size_t k = 0; k < sizeof types / sizeof *types; k++)
         for (size_t i = 0; i < sizeof c / sizeof *c + 1; i++) {

@@ -129,14 +129,15 @@ static void companies(void) {
     static const struct {
         enum dtype t;
         int br, bc;
-    } kinds[] = {{DT_E4M3, 128, 128}, {DT_BF16, 0, 0}, {DT_E2M1, 1, 32}, {DT_F32, 0, 0}};
+    } kinds[] = {{DT_E4M3, 128, 128}, {DT_BF16, 0, 0}, {DT_E2M1, 1, 32}, {DT_F32, 0, 0},
+                 {DT_Q4_K, 0, 0},     {DT_Q6_K, 0, 0}, {DT_Q8_0, 0, 0},  {DT_MXFP4, 0, 0}};
     static const int counts[] = {2, 9, FEW};
     char name[80];
     for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++)
         for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
             for (int turned = 0; turned < (k < 2 ? 2 : 1); turned++) {
-                int n = counts[i], rows = i ? 150 : 20, cols = i ? 1100 : 4700, in = turned ? rows : cols,
-                    outs = turned ? cols : rows;
+                int n = counts[i], rows = i ? 150 : 20, all = i ? 1100 : 4700, block = (int)dtype_block(kinds[k].t),
+                    cols = all / block * block, in = turned ? rows : cols, outs = turned ? cols : rows;
                 float *y = floats((size_t)(n * outs), 'f');
                 snprintf(name, sizeof name, "company of %d, %s%s", n, dtype_name(kinds[k].t),
                          turned ? ", transposed" : "");

@@ -9,6 +9,7 @@ enum {
     PROGRAM_ROWS = 4,
     PROGRAM_WIDTH = 256,
     PROGRAM_MATS = 8,
+    HEADS_MATS = 6, /* after these: three of two programs on heads */
     PROGRAM_STEPS = 24,
     PROGRAM_KEYS = 8,
     PROGRAM_EXPERTS = 64
@@ -17,7 +18,7 @@ enum { PROGRAM_SLOT = PROGRAM_ROWS * PROGRAM_WIDTH };
 struct program {
     char *mem, *pinned; /* device; pinned memory, which the host's copies of `mem` follow */
     size_t bytes, mats, planes, ints;
-    struct mat mat[PROGRAM_MATS];
+    struct mat mat[PROGRAM_MATS + HEADS_MATS];
     struct kv_plane plane[3];
     int n, rows;
     struct {
@@ -167,12 +168,13 @@ static int program_run(const struct program *p, const char *init, char *out, boo
 /* Lays out the program's memory: slots, a table of angles, choices, planes, matrices of several formats with columns of
  * a slot. */
 static char *program_open(struct program *p) {
-    static const enum dtype formats[PROGRAM_MATS] = {DT_E4M3, DT_BF16, DT_E4M3, DT_F32,
-                                                     DT_BF16, DT_Q8_0, DT_E2M1, DT_BF16},
-                            kv[3] = {DT_F32, DT_BF16, DT_E4M3};
+    static const enum dtype formats[PROGRAM_MATS + HEADS_MATS] = {DT_E4M3, DT_BF16, DT_E4M3, DT_F32,  DT_BF16,
+                                                                  DT_Q8_0, DT_E2M1, DT_BF16, DT_Q8_0, DT_E4M3,
+                                                                  DT_Q4_0, DT_BF16, DT_BF16, DT_BF16},
+                                                   kv[3] = {DT_F32, DT_BF16, DT_E4M3};
     struct error e = {0};
     size_t at = (size_t)(PROGRAM_SLOTS + 1) * PROGRAM_SLOT * 4;
-    struct mat host[PROGRAM_MATS];
+    struct mat host[PROGRAM_MATS + HEADS_MATS];
     p->ints = at, at += 256 * 4;
     for (int i = 0; i < 3; i++) {
         p->plane[i] = (struct kv_plane){.data = (void *)at, .heads = 2, .dim = 64, .dtype = (uint8_t)kv[i]};
@@ -181,10 +183,11 @@ static char *program_open(struct program *p) {
     }
     at = align_up(at, 256);
     n_bufs = 0;
-    for (int i = 0; i < PROGRAM_MATS; i++) {
+    for (int i = 0; i < PROGRAM_MATS + HEADS_MATS; i++) {
         const enum dtype t = formats[i];
-        host[i] = p->mat[i] =
-            matrix(i % 2 ? 72 : 200, PROGRAM_WIDTH, t, t == DT_E4M3 ? 128 : t == DT_E2M1, t == DT_E4M3 ? 128 : 32);
+        const int heads_rows = (i - PROGRAM_MATS) % 3 == 2 ? 256 : 128, rows = i % 2 ? 72 : 200;
+        host[i] = p->mat[i] = matrix(i < PROGRAM_MATS ? rows : heads_rows, PROGRAM_WIDTH, t,
+                                     t == DT_E4M3 ? 128 : t == DT_E2M1, t == DT_E4M3 ? 128 : 32);
         p->mat[i].data = (void *)at, at += align_up(p->mat[i].stride * (size_t)p->mat[i].rows, 256);
         if (host[i].scale) p->mat[i].scale = (void *)at, at += 8192;
     }
@@ -193,7 +196,7 @@ static char *program_open(struct program *p) {
         die("program", &e);
     char *init = calloc(1, p->bytes);
     for (size_t i = 0; i < (size_t)(PROGRAM_SLOTS + 1) * PROGRAM_SLOT; i++) ((float *)init)[i] = rnd_float();
-    for (int i = 0; i < PROGRAM_MATS; i++) {
+    for (int i = 0; i < PROGRAM_MATS + HEADS_MATS; i++) {
         const struct mat *m = &host[i];
         memcpy(init + (size_t)p->mat[i].data, m->data, m->stride * (size_t)m->rows);
         if (m->scale)
@@ -241,6 +244,42 @@ static bool joins_a_layer(const struct program *p) {
     return !spec.is_emulated || gpu_stats(g).n_ops - before == 3;
 }
 
+/* Keys, values and queries of a layer, with all that follows them by heads: one launch where products have epilogues.
+ */
+static void heads_program(struct program *p, int first, int rows) {
+    float *const x = (float *)p->mem, *const k = x + PROGRAM_SLOT, *const v = x + 2 * PROGRAM_SLOT,
+                 *const q = x + 3 * PROGRAM_SLOT, *const angles = x + PROGRAM_SLOTS * PROGRAM_SLOT;
+    float *const of[3] = {k, v, q};
+    p->rows = rows, p->n = 0;
+    for (int i = 0; i < 3; i++) {
+        const struct mat w = p->mat[PROGRAM_MATS + first + i];
+        p->step[p->n].code = OP_LINEAR;
+        p->step[p->n++].args.linear =
+            (struct op_linear){.y = of[i], .x = x, .w = w, .n = rows, .ldx = PROGRAM_WIDTH, .ldy = w.rows};
+    }
+    for (int i = 0; i < 3; i += 2) {
+        const int heads = i ? 4 : 2;
+        p->step[p->n].code = OP_NORM;
+        p->step[p->n++].args.norm = (struct op_norm){
+            .out = of[i], .x = of[i], .rows = rows * heads, .dim = 64, .ldx = 64, .ldo = 64, .w_dtype = DT_F32};
+        p->step[p->n].code = OP_ROPE;
+        p->step[p->n++].args.rope = (struct op_rope){.x = of[i] + 8,
+                                                     .cos = angles,
+                                                     .sin = angles + PROGRAM_SLOT / 2,
+                                                     .n = rows,
+                                                     .heads = heads,
+                                                     .ld = heads * 64,
+                                                     .head_ld = 64,
+                                                     .half = 16};
+        for (int to = 0; !i && to < 3; to++) {
+            p->step[p->n].code = OP_KV_STORE;
+            p->step[p->n++].args.kv_store =
+                (struct op_kv_store){.plane = p->plane[to], .x = to < 2 ? k : v, .row0 = to, .n = rows, .ldx = 128};
+        }
+    }
+}
+uint64_t cuda_emulate_enqueued(int kind) __attribute__((weak)); /* 0: kernels */
+
 /* Runs ever longer parts of a program, up to the first that leaves other bytes, and prints its last operation and the
  * first value. */
 static void print_difference(struct program *p, const char *init, char *want, char *got) {
@@ -267,6 +306,17 @@ static void joined(int programs) {
          *got = malloc(p.bytes + PROGRAM_SLOT * 4);
     int bad = !joins_a_layer(&p);
     if (bad) printf("FAIL the start of a layer takes %s than three launches\n", "more or less");
+    for (int i = 0; i < 2 * PROGRAM_ROWS; i++) {
+        heads_program(&p, i % 2 * 3, 1 + i / 2);
+        int errors = program_run(&p, init, want, true);
+        const uint64_t before = cuda_emulate_enqueued ? cuda_emulate_enqueued(0) : 0;
+        errors += program_run(&p, init, got, false);
+        const bool many = cuda_emulate_enqueued && cuda_emulate_enqueued(0) - before != 1;
+        if (!errors && !many && !memcmp(want, got, p.bytes + PROGRAM_SLOT * 4)) continue;
+        bad++;
+        printf("FAIL heads of %d rows: %s\n", p.rows, many ? "more than one launch" : "other bytes");
+        if (!errors && !many) print_difference(&p, init, want, got);
+    }
     for (int i = 0; i < programs; i++) {
         p.rows = 1 + (int)(rnd() % PROGRAM_ROWS);
         for (p.n = 0; p.n < PROGRAM_STEPS; p.n++) program_step(&p, &p.step[p.n].code, &p.step[p.n].args);

@@ -207,6 +207,18 @@ static void ref_sort(const union op_args *u) {
     }
     a->offset[a->last - a->first] = at;
 }
+static void ref_top(const union op_args *u) {
+    const struct op_top *o = &u->top;
+    for (int i = 0; i < o->n; i++) {
+        const float *x = o->x + i * o->ldx;
+        int best = 0;
+        for (int k = 0; k < o->m; k++)
+            if (x[k] > x[best]) best = k;
+        for (int k = 0; k < o->m; k++)
+            if (isnan(x[k])) best = -1;
+        o->top[i] = best;
+    }
+}
 static void ref_remap(const union op_args *u) {
     const struct op_remap *o = &u->remap;
     for (int i = 0; i < o->n; i++) {

@@ -32,7 +32,12 @@ RULES = [
     ("attention_few", "attention_few_kernel", {"HMMA": 16, "LDGSTS.128": 2}, 0),
     ("attention", "attention_f32_kernel|combine_kernel", {}, 0),
     ("skinny", "(skinny|gated)_kernel", {"LDG.128": 8}, 12),  # some registers of 17 to 24 tokens in FP8: with 128 a processor runs two blocks
-    ("skinny", "join_kernel", {"LDG.128": 16}, 4),
+    ("skinny", "join_kernelI.*Lb0EEv", {"LDG.128": 16}, 4),
+    ("skinny", "join_kernelI.*Lb1EEv", {"LDG.128": 16}, 24),  # around the call of the epilogue
+    ("few", "few_(join|gated)_kernelILi1E", {"HMMA": 60, "LDGSTS.128": 100}, 0),
+    ("few", "few_(join|gated)_kernelILi6E", {"HMMA": 360, "LDGSTS.128": 100}, 0),
+    ("few_routed", "few_(up|down)_kernel", {"HMMA": 60, "LDGSTS.128": 100}, 0),
+    ("chain", "chain_kernel", {}, 8),
     ("routed", "up_kernelIL11weight_kind0E", {"LDG.128": 8}, 24),  # three blocks per processor are worth it: 17 instead of 26 us on an H100
     ("routed", "(up_kernelIL11weight_kind1|down_kernelIL11weight_kind[01])E", {"LDG.128": 8}, 0),
 ]

@@ -47,6 +47,7 @@ static int open_device(struct decode_device *d, struct error *e) {
     if (!rc && d->has_head) rc = gpu_alloc(d->g, (void **)&d->xn, hidden, e);
     if (!rc && d->has_head)
         rc = gpu_alloc(d->g, (void **)&d->logits, (size_t)DECODE_MAX_ROWS * (size_t)c->vocab * 4, e);
+    if (!rc && d->has_head) rc = gpu_alloc(d->g, (void **)&d->top, DECODE_MAX_ROWS * sizeof *d->top, e);
     return rc;
 }
 
@@ -325,7 +326,7 @@ void decode_devices_close(struct decode *s) {
         decode_experts_record_close(d);
         decode_experts_register(d, false);
         for (int k = 0; k < DECODE_MICRO_BATCHES; k++) work_close(&d->work[k]);
-        void *all[] = {d->kv_rows, d->x, d->xn, d->logits, d->partial[0], d->partial[1]};
+        void *all[] = {d->kv_rows, d->x, d->xn, d->logits, d->top, d->partial[0], d->partial[1]};
         for (size_t k = 0; k < sizeof all / sizeof *all; k++) gpu_free(d->g, all[k]);
         device_kv_uploads_close(d);
         decode_graph_close(d);
@@ -377,6 +378,7 @@ int decode_host_open(struct decode *s, struct error *e) {
     if (!rc && decode_expert_layers(s) && !(s->layer_ids = host_alloc(s, picks * sizeof *s->layer_ids, e)))
         rc = e->code;
     if (!rc && s->n_dev && !(s->bad = host_alloc(s, GPU_MAX * DECODE_MICRO_BATCHES * sizeof *s->bad, e))) rc = e->code;
+    if (!rc && s->n_dev && !(s->device_top = host_alloc(s, DECODE_MAX_ROWS * sizeof *s->device_top, e))) rc = e->code;
     if (rc) decode_host_close(s);
     return rc;
 }
@@ -391,8 +393,10 @@ void decode_host_close(struct decode *s) {
     host_free(s, s->layer_ids);
     s->layer_ids = NULL;
     host_free(s, (void *)s->bad);
+    host_free(s, s->device_top);
     s->logits = s->tp_parts = NULL;
     s->host_rows = s->host_states = NULL;
     s->n_host_states = 0;
     s->bad = NULL;
+    s->device_top = NULL;
 }

@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/argmax.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -45,6 +44,10 @@ static int run_head_range(struct decode *s, struct decode_device *d, int row, in
     w.x = d->x, w.xn = d->xn;
     int span = decode_layer_begin_span(d, "head", -1, -1);
     TRY(block_head(decode_device_exec(d), d->head_weights, &w, row, n, d->logits + logits_at, NULL));
+    TRY(op_run(decode_device_exec(d), OP_TOP,
+               &(struct op_top){
+                   .top = d->top + row, .x = d->logits + logits_at, .n = n, .m = s->c->vocab, .ldx = s->c->vocab}));
+    TRY(gpu_copy(d->main, s->device_top + row, d->top + row, (size_t)n * sizeof *d->top, GPU_D2H));
     TRY(gpu_copy(d->main, s->logits + logits_at, d->logits + logits_at, (size_t)n * (size_t)s->c->vocab * 4, GPU_D2H));
     const size_t hidden_at = (size_t)row * (size_t)s->c->hidden;
     if (s->want_hidden)
@@ -138,7 +141,7 @@ static int run_layers(struct decode *s, int n, int32_t *top, struct error *e) {
     return 0;
 }
 
-/* Collects the first non-finite mark of all workspaces, and the argmax of rows whose head ran on a device. */
+/* Collects the first non-finite mark of all workspaces, and the largest logits of rows whose head ran on a device. */
 static int check_results(struct decode *s, int n, int32_t *top, struct error *e) {
     int first_bad = atomic_load(s->head.first_bad);
     for (int i = 0; i < s->n_micros; i++) {
@@ -154,11 +157,7 @@ static int check_results(struct decode *s, int n, int32_t *top, struct error *e)
     for (int row = 0, i = 0; i < s->n_micros; row += s->micro_batch[i++].n) {
         const struct decode_micro_batch *m = &s->micro_batch[i];
         bool on_device = m->n_dev && s->n_resident == s->c->n_layers && s->dev[s->n_dev - 1].has_head;
-        for (int k = row; on_device && k < row + m->n_dev; k++) {
-            bool has_nan;
-            top[k] = argmax(s->logits + (size_t)k * (size_t)s->c->vocab, s->c->vocab, &has_nan);
-            if (has_nan) top[k] = -1; /* as op_linear's top */
-        }
+        for (int k = row; on_device && k < row + m->n_dev; k++) top[k] = s->device_top[k];
     }
     for (int i = 0; i < n; i++)
         if (top[i] < 0)

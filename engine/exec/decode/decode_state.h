@@ -109,6 +109,7 @@ struct decode_device {
     struct predict predict;                 /* router predictions and their accuracy */
     void *score_mem, *predict_mem;
     float *x, *xn, *logits; /* LM head: [DECODE_MAX_ROWS, hidden] twice, [DECODE_MAX_ROWS, vocab] */
+    int32_t *top;           /* [DECODE_MAX_ROWS], of op_top */
     /* decode_graph.c: [DECODE_MICRO_BATCHES, DECODE_MAX_ROWS, n_layers, CACHE_PLANES] on the device and pinned; the
      * shape of the running batch, NULL: launched without graphs */
     struct op_address *places, *host_places;
@@ -176,6 +177,7 @@ struct decode {
     struct work head;   /* x, xn and bad of all rows, host memory */
     float *logits;      /* [DECODE_MAX_ROWS, vocab] */
     int32_t top[DECODE_MAX_ROWS];
+    int32_t *device_top;  /* pinned [DECODE_MAX_ROWS]: of rows whose head ran on a device */
     pthread_mutex_t lock; /* protects the list and device_kv.kv */
     struct device_kv *device_kvs;
     int block_positions, slab_blocks; /* positions per block; blocks per slab */

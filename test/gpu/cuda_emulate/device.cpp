@@ -40,6 +40,10 @@ struct site { /* a shared variable of the running block */
     char *p;
 };
 
+struct span { /* of time: a block's accesses from its beginning to a fence */
+    uint32_t from, to;
+};
+
 /* The engine: all state of the running launch. */
 static std::mutex engine_lock;
 static thread_local bool inside; /* a fiber runs on this host thread */
@@ -58,6 +62,10 @@ static struct {
     int lane, turn, step; /* the running warp's lanes: (turn + lane * step) % 32 */
     warp warps[THREADS / 32];
     std::vector<site> sites;
+    uint32_t fences[THREADS]; /* time of a thread's last __threadfence(), which orders what its block did before */
+    int *taken[THREADS];      /* the counter that a thread has changed since, after another fence */
+    std::map<int *, std::vector<span>> tickets; /* counters of this launch: what blocks released by changing them after a fence */
+    std::vector<span> acquired; /* what the running block may see of others: of counters that it changed, and then fenced */
     bool failed, again;
     char why[400];
     uint64_t seed, random;
@@ -119,7 +127,11 @@ static void fail_outside(const char *fmt, ...) {
 /* Accesses. */
 static inline bool passed(uint32_t time, uint16_t who, int me, bool shared) { /* whether an earlier access is ordered before one of mine now */
     if (time < e.launched || (time >= e.began && time < e.ordered)) return true;
-    if (time < e.began) return shared; /* another block of this launch: its shared memory is not visible to this one */
+    if (time < e.began) { /* another block of this launch: its shared memory is not visible to this one */
+        for (size_t i = 0; !shared && i < e.acquired.size(); i++)
+            if (time >= e.acquired[i].from && time <= e.acquired[i].to) return true;
+        return shared;
+    }
     int w = who & WARP ? who & (WARP - 1) : who / 32;
     return who == me || (who != MANY && w == me / 32 && time < e.warps[me / 32].ordered);
 }
@@ -387,8 +399,24 @@ static void touch_atomic(void *p, const void *pc) {
         s->writer = ATOMIC;
     }
 }
+/* A block that changes a counter after a fence releases what it did before the fence; one that fences after it acquires what earlier blocks released. */
+static void take_ticket(int *p) {
+    const int me = e.current;
+    if (e.fences[me] < e.began || (size_t)((char *)p - arena) < ARENA) return;
+    e.taken[me] = p;
+    e.tickets[p].push_back({e.began, e.fences[me]});
+}
+extern "C" void cuda_emulate_threadfence(void) {
+    const int me = e.current;
+    e.fences[me] = e.now++;
+    if (!e.taken[me]) return;
+    const std::vector<span> &all = e.tickets[e.taken[me]];
+    e.acquired.insert(e.acquired.end(), all.begin(), all.end());
+    e.taken[me] = NULL;
+}
 extern "C" int cuda_emulate_atomic_int(int *p, int op, int value, int compare) {
     touch_atomic(p, __builtin_return_address(0));
+    take_ticket(p);
     int old = *p;
     switch (op) {
     case CUDA_EMULATE_MIN: *p = std::min(old, value); break;
@@ -424,7 +452,8 @@ static void run_block() {
         e.warps[w].turn = 0;
         e.warps[w].ordered = e.began;
     }
-    for (int t = 0; t < e.threads; t++) e.states[t] = READY, e.fresh[t] = true;
+    for (int t = 0; t < e.threads; t++) e.states[t] = READY, e.fresh[t] = true, e.fences[t] = 0, e.taken[t] = NULL;
+    e.acquired.clear();
     for (int t = e.threads; t < warps * 32; t++) e.states[t] = DONE;
     while (e.alive && !e.failed && !e.again) {
         bool ran = false;
@@ -462,6 +491,7 @@ static bool run(const char *name, dim3 grid, dim3 block, size_t shared, void (*c
     e.device = device;
     e.threads = (int)(block.x * block.y * block.z);
     e.failed = e.again = false;
+    e.tickets.clear();
     e.launched = ++e.now;
     memcpy(parameters, args, size);
     if (host_fails("launch")) return host_fault("a launch failed (injected)"), true;
@@ -471,6 +501,8 @@ static bool run(const char *name, dim3 grid, dim3 block, size_t shared, void (*c
         e.at = {(unsigned)(b % grid.x), (unsigned)(b / grid.x % grid.y), (unsigned)(b / grid.x / grid.y)};
         run_block();
     }
+    for (auto &t : e.tickets)
+        if (!e.failed && *t.first) e.at = {0, 0, 0}, e.current = 0, fail_outside("the counter at %p, by which blocks wait for each other, is %d at the end", (void *)t.first, *t.first);
     if (e.failed) host_fault(e.why);
     return !e.again;
 }

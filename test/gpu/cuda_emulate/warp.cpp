@@ -112,6 +112,7 @@ extern "C" void cuda_emulate_cp_wait(int open) {
 /* Fused: the sum is rounded once, to nearest even. The product is exact, and so is the sum unless one is 2^37 times the other. */
 extern "C" uint32_t cuda_emulate_f16x2_pack(float x, float y) { return to_f16(x) | to_f16(y) << 16; }
 extern "C" uint32_t cuda_emulate_f16x2_mul(uint32_t a, uint32_t b) { return to_f16(f16(a, 0) * f16(b, 0)) | to_f16(f16(a, 1) * f16(b, 1)) << 16; }
+extern "C" uint32_t cuda_emulate_f16x2_add(uint32_t a, uint32_t b) { return to_f16(f16(a, 0) + f16(b, 0)) | to_f16(f16(a, 1) + f16(b, 1)) << 16; }
 extern "C" uint32_t cuda_emulate_bf16x2_fma(uint32_t a, uint32_t b, uint32_t c) {
     uint32_t out = 0;
     for (int i = 0; i < 2; i++) {

@@ -57,6 +57,21 @@ static __global__ void all_add(int *y, int atomic) {
     if (atomic) atomicAdd(y, 1);
     else *y += 1;
 }
+/* The last block of two adds what both have written. fences: before and after the counter is changed. */
+static __global__ void last_adds(int *y, int *counter, int before, int after, int resets) {
+    __shared__ int is_last;
+    y[1 + blockIdx.x * blockDim.x + threadIdx.x] = 1;
+    __syncthreads();
+    if (!threadIdx.x) {
+        if (before) __threadfence();
+        is_last = atomicAdd(counter, 1) == (int)gridDim.x - 1;
+        if (is_last && resets) atomicExch(counter, 0);
+        if (after) __threadfence();
+    }
+    __syncthreads();
+    if (is_last && !threadIdx.x)
+        for (int i = 0; i < (int)(gridDim.x * blockDim.x); i++) y[0] += y[1 + i];
+}
 static __global__ void wide(float *y, const float *x, int at) {
     float4 v = *(const float4 *)(x + at);
     y[threadIdx.x] = v.w;
@@ -275,6 +290,18 @@ int main(void) {
     check("plain adds of a block", "race");
     all_add<<<2, 1, 0, s>>>((int *)y, 0);
     check("plain adds of two blocks", "another block");
+    struct {
+        const char *name, *expect;
+        int before, after, resets;
+    } tickets[] = {{"the last block, by a counter", NULL, 1, 1, 1},
+                   {"no fence before the counter", "another block", 0, 1, 1},
+                   {"no fence after it", "another block", 1, 0, 1},
+                   {"a counter that is not reset", "at the end", 1, 1, 0}};
+    for (const auto &t : tickets) {
+        cudaMemsetAsync(y, 0, 1024, s);
+        last_adds<<<3, 64, 0, s>>>((int *)y + 1, (int *)y, t.before, t.after, t.resets);
+        check(t.name, t.expect);
+    }
     wide<<<1, 1, 0, s>>>(y, x, 4);
     check("an aligned load", NULL);
     wide<<<1, 1, 0, s>>>(y, x, 2);

@@ -84,6 +84,7 @@ void *cuda_emulate_shared_dynamic(size_t align);
 void cuda_emulate_sync(int line);
 void cuda_emulate_nanosleep(void);
 void cuda_emulate_fence(void);
+void cuda_emulate_threadfence(void);
 void cuda_emulate_syncwarp(unsigned mask, int line);
 /* Lanes of the mask meet and exchange their values, of at most CUDA_EMULATE_SLOT bytes, at out + CUDA_EMULATE_SLOT *
  * lane. */
@@ -130,7 +131,7 @@ static inline void cuda_emulate_launch(const char *name, void (*kernel)(P...), d
 #define __syncthreads() cuda_emulate_sync(__LINE__)
 #define __syncwarp(...) cuda_emulate_syncwarp(cuda_emulate_mask(__VA_ARGS__), __LINE__)
 static inline unsigned cuda_emulate_mask(unsigned m = 0xffffffffu) { return m; }
-static inline void __threadfence(void) {}
+static inline void __threadfence(void) { cuda_emulate_threadfence(); }
 static inline void __threadfence_block(void) {}
 static inline void __threadfence_system(void) { cuda_emulate_fence(); }
 static inline void __nanosleep(unsigned) { cuda_emulate_nanosleep(); }
@@ -211,5 +212,6 @@ static inline float __fdividef(float a, float b) { return a / b; }
 static inline float rsqrtf(float v) { return 1.0f / sqrtf(v); }
 static inline int __float2int_rn(float v) { return (int)rintf(v); }
 template <class T> static inline T __ldg(const T *p) { return *p; }
+template <class T> static inline T __ldcv(const T *p) { return *p; }
 template <class T> static inline T min(T a, T b) { return b < a ? b : a; }
 template <class T> static inline T max(T a, T b) { return a < b ? b : a; }
