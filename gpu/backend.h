@@ -78,6 +78,7 @@ struct gpu_stream {
     struct fuse *window;
     /* with a window: launches an operation */
     int (*launch)(struct op_exec *x, enum op_code code, const union op_args *a);
+    int (*settle)(struct gpu_stream *s); /* NULL, or launches what the backend keeps back for the next operation */
 };
 struct gpu_graph {
     struct gpu_stream *s;

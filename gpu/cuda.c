@@ -253,6 +253,7 @@ static int stream_open(struct gpu *base, struct gpu_stream **out, const char *na
     }
     CUDA_STREAM_NOTE(s->stream, name);
     op_exec_init(&s->base.exec, "cuda", cuda_run_op, cancel);
+    s->base.settle = cuda_settle;
     if (g->math == GPU_MATH_F32) s->base.exec.table.expand = NULL;
     *out = &s->base;
     return 0;

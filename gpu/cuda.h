@@ -42,6 +42,8 @@ struct cuda_stream {
     size_t wanted_bytes;       /* while recording: size of the workspace that an operation needs but lacks */
     void *workspace;           /* grows in the first layer, then stays */
     size_t workspace_size;
+    bool has_down; /* `down`, of routed experts, is not launched yet: the next chain may become its epilogue */
+    struct cuda_routed down;
     int *tickets;    /* [CUDA_TICKETS] counters in device memory, all 0 between launches; NULL until they are needed */
     void **outgrown; /* [n_outgrown] old workspaces that enqueued work may still use */
     size_t n_outgrown, cap_outgrown;
@@ -102,6 +104,9 @@ static inline int cuda_round_up(int n, int to) { return (n + to - 1) / to * to; 
 /* cuda_linear.c: enqueues products, with cuda_linear_workspace_bytes() at `space`. */
 size_t cuda_linear_workspace_bytes(const struct cuda_stream *s, const struct op_linear *l);
 int cuda_linear_run(struct cuda_stream *s, const struct op_linear *l, char *space);
+/* Launches the products of stream.down, with an epilogue if e is not NULL. cuda_settle: those that wait for a chain. */
+int cuda_down_run(struct cuda_stream *s, const struct cuda_epilogue *e);
+int cuda_settle(struct gpu_stream *s);
 /* Products that join. _is_one: they are one launch, which _run makes, with an epilogue if e is not NULL. _rows: rows of
  * W of a thread block of product k. */
 bool cuda_join_is_one(const struct op_join *a);

@@ -14,11 +14,6 @@ static struct op_chain prepared(const struct op_chain *a) {
     }
     return c;
 }
-int cuda_chain_op(struct cuda_stream *s, const struct op_chain *a) {
-    const struct op_chain c = prepared(a);
-    return cuda_check(s->g, cuda_chain(s->stream, &c), "chain");
-}
-
 /* --- Epilogues -------------------------------------------------------------------------------- */
 
 /* The last block has fewer threads than a chain of its own, so it takes the chain only if that is short; and all blocks
@@ -34,6 +29,16 @@ static bool is_short(const struct op_chain *c) {
         numbers += op_numbers(s->code, (const union op_args *)&s->args);
     }
     return c->n <= LAST_STEPS && numbers <= LAST_NUMBERS && cuda_chain_space(c) <= LAST_SPACE;
+}
+
+int cuda_chain_op(struct cuda_stream *s, const struct op_chain *a) {
+    const struct op_chain c = prepared(a);
+    if (s->has_down) {
+        const struct cuda_epilogue e = {.kind = EPILOGUE_LAST, .chain = c, .tickets = cuda_tickets(s)};
+        if (e.tickets && is_short(&c)) return cuda_down_run(s, &e);
+        TRY(cuda_down_run(s, NULL));
+    }
+    return cuda_check(s->g, cuda_chain(s->stream, &c), "chain");
 }
 
 /* The numbers of a head if a step works on each head of a product's result and on nothing else that the launch
@@ -79,6 +84,18 @@ static enum epilogue_kind kind_of(const struct cuda_stream *s, const struct op_j
     if (assign_heads(s, j, e)) return EPILOGUE_HEADS;
     for (int k = 0; k < j->n; k++) blocks += j->linear[k].w.rows / cuda_join_rows(s, j, k);
     return blocks <= LAST_BLOCKS && is_short(&e->chain) ? EPILOGUE_LAST : EPILOGUE_NONE;
+}
+int cuda_down_run(struct cuda_stream *s, const struct cuda_epilogue *e) {
+    s->has_down = false;
+    return cuda_check(s->g, cuda_routed_down(s->stream, &s->down, e), "routed experts");
+}
+int cuda_settle(struct gpu_stream *base) {
+    struct cuda_stream *s = (struct cuda_stream *)base;
+    if (!s->has_down) return 0;
+    const int r = cuda_stream_state(s); /* of a stream that has failed nothing is launched any more */
+    s->has_down = !r;
+    if (!r && cuda_check(s->g, cudaSetDevice(s->g->card), "device")) return ERR_RUNTIME;
+    return r ? r : cuda_down_run(s, NULL);
 }
 int cuda_epilogue_op(struct cuda_stream *s, const struct op_epilogue *a) {
     struct cuda_epilogue e = {.rows = a->join.linear[0].n, .chain = prepared(&a->chain), .tickets = cuda_tickets(s)};

@@ -389,9 +389,13 @@ static int routed_op(struct cuda_stream *s, const struct op_experts *a, struct c
     char *space = cuda_workspace(s, h + (a->shared ? ffn_plan(s, a->shared, a->n, rows).size : 0));
     if (!space) return ERR_RUNTIME;
     o->h = (float *)space;
-    if (cuda_check(s->g, cuda_int4_fits(o) ? cuda_int4_experts(s->stream, o) : cuda_routed_experts(s->stream, o),
-                   "routed experts"))
-        return ERR_RUNTIME;
+    if (cuda_int4_fits(o)) TRY(cuda_check(s->g, cuda_int4_experts(s->stream, o), "INT4 experts"));
+    else {
+        TRY(cuda_check(s->g, cuda_routed_up(s->stream, o), "routed experts"));
+        s->down = *o, s->has_down = true;
+        if (!a->shared && s->base.window && s->g->base.has_epilogues && cuda_routed_has_epilogue(o)) return 0;
+        TRY(cuda_down_run(s, NULL));
+    }
     return a->shared ? shared_op(s, a, space + h) : 0;
 }
 

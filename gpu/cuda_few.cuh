@@ -113,34 +113,36 @@ template <class F> __device__ inline struct few_rows few_rows_of(const struct ma
     }
     return rows;
 }
-/* Number i of a matrix's scales and what it adds to a weight: minus the zero point, if its format has one. */
-template <class F> __device__ inline void few_scale_at(float *d, float *add, const struct mat &w, size_t i) {
-    const float scale = scale_number(w, i);
-    *d = scale * F::gain;
-    if (F::ADDS) *add = -scale * (float)(w.scale_dtype == DT_F32Z ? ((const uint32_t *)w.scale)[i] & 255 : F::DTYPE == DT_I4 ? 8 : 128);
+/* A scale of a matrix from its bytes. */
+__device__ inline float few_scale_number(const struct mat &w, uint32_t raw) {
+    switch (w.scale_dtype) {
+    case DT_F32: return __uint_as_float(raw);
+    case DT_F32Z: return __uint_as_float(raw & ~255u);
+    case DT_BF16: return __uint_as_float(raw << 16);
+    case DT_F16: return block_half_bits(raw);
+    case DT_E8M0: return e8m0_decode(raw);
+    default: return e4m3_decode((uint8_t)raw) * w.scale_gain;
+    }
 }
-/* The heads of a SCALED format's rows for step number `step`; of others nothing. */
+/* The heads of a SCALED format's rows for step number `step`; of others nothing. All loads come before the first use. */
 template <class F> __device__ inline void few_scales(typename F::head head[2], const struct mat &w, const struct few_rows &rows, int step) {
     if constexpr (F::SCALED) {
-        enum { EACH = F::SCALED == 2 ? 2 : F::SCALES };
-        const int q = (int)threadIdx.x % 4, c = step * F::COLUMNS + (F::SCALED == 2 ? 0 : q * (int)FEW_GROUP), shift = block_shift(w.block_cols);
-        const bool plain = w.scale && w.scale_dtype == DT_F32;
+        enum { EACH = F::SCALED == 2 ? 2 : 2 * F::SCALES }; /* of a row */
+        const int q = (int)threadIdx.x % 4, shift = block_shift(w.block_cols);
+        const int size = w.scale_dtype == DT_F32 || w.scale_dtype == DT_F32Z ? 4 : w.scale_dtype == DT_BF16 || w.scale_dtype == DT_F16 ? 2 : 1;
+        uint32_t raw[2 * EACH];
 #pragma unroll
         for (int k = 0; k < 2 * EACH; k++) {
-            const int from = min(c + (F::SCALED == 2 ? F::COLUMNS / 2 : 16) * (k % EACH), w.cols - 1);
-            head[k / EACH].d[k % EACH] = plain ? ((const float *)w.scale)[rows.scale[k / EACH] + (size_t)block_of(w.block_cols, shift, from)] : F::gain;
-            if (F::ADDS) head[k / EACH].add[k % EACH] = -(F::DTYPE == DT_I4 ? 8.0f : 128.0f) * head[k / EACH].d[k % EACH];
-            head[k / EACH].d[k % EACH] *= plain ? F::gain : 1.0f;
+            const int e = k % EACH, group = q + 4 * (e / F::SCALES);
+            const int c = min(step * F::COLUMNS + (F::SCALED == 2 ? F::COLUMNS / 2 * e : group * (int)FEW_GROUP + 16 * (e % F::SCALES)), w.cols - 1);
+            const size_t at = rows.scale[k / EACH] + (size_t)(w.scale ? block_of(w.block_cols, shift, c) : 0);
+            raw[k] = !w.scale ? 0 : size == 4 ? ((const uint32_t *)w.scale)[at] : size == 2 ? ((const uint16_t *)w.scale)[at] : ((const uint8_t *)w.scale)[at];
         }
-        if (plain || !w.scale) return;
-#pragma unroll 1
-        for (int k = 0; k < 2 * EACH; k++) { /* of any format: its decoder is large, so it is in a kernel once */
-            const int from = min(c + (F::SCALED == 2 ? F::COLUMNS / 2 : 16) * (k % EACH), w.cols - 1);
-            float d, add = 0;
-            few_scale_at<F>(&d, &add, w, (k < EACH ? rows.scale[0] : rows.scale[1]) + (size_t)block_of(w.block_cols, shift, from));
 #pragma unroll
-            for (int i = 0; i < 2 * EACH; i++)
-                if (i == k) head[i / EACH].d[i % EACH] = d, head[i / EACH].add[i % EACH] = add;
+        for (int k = 0; k < 2 * EACH; k++) {
+            const float d = w.scale ? few_scale_number(w, raw[k]) : 1.0f;
+            head[k / EACH].d[k % EACH] = d * F::gain;
+            if (F::ADDS) head[k / EACH].add[k % EACH] = -d * (float)(w.scale && w.scale_dtype == DT_F32Z ? raw[k] & 255 : F::DTYPE == DT_I4 ? 8 : 128);
         }
     }
 }

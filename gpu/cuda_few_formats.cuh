@@ -8,6 +8,7 @@ struct few_row {
     const uint8_t *p;
     int shift;
     __device__ uint32_t byte(int at) const { return p[shift + at]; }
+    __device__ uint32_t two(int at) const { return *(const uint16_t *)(p + shift + at); } /* bytes, at an even address */
     template <int ALIGN> __device__ uint32_t word(int at) const { /* four bytes, of a format of that ALIGN: its offsets are known when it is compiled */
         if (ALIGN >= 4 && at % 4 == 0) return *(const uint32_t *)(p + shift + at);
         const uint32_t *w = ALIGN >= 4 ? (const uint32_t *)(p + shift + at / 4 * 4) : (const uint32_t *)(p + ((shift + at) & ~3));
@@ -199,17 +200,16 @@ struct few_q3_k {
         }
     }
 };
-/* Formats whose scales are stored apart. Lane q's head has those of group q, or of both halves of the step; a zero point becomes an addend. */
+/* Formats whose scales are stored apart. Lane q's head has those of groups q and q + 4, or of both halves of the step; a zero point becomes an addend. */
 struct few_scale {
-    float d[2], add[2];
+    float d[4], add[2]; /* d: SCALES of each group */
 };
 template <class F> __device__ inline void few_scale_of(float d[2], float add[2], const struct few_scale &h, int k) {
-    const int from = ((int)threadIdx.x % 32 & ~3) | k;
+    const int from = ((int)threadIdx.x % 32 & ~3) | k % 4;
 #pragma unroll
-    for (int half = 0; half < F::SCALES; half++) {
-        d[half] = F::SCALED == 2 ? h.d[k / 4] : __shfl_sync(0xffffffffu, h.d[half], from);
-        if (F::ADDS) add[half] = __shfl_sync(0xffffffffu, h.add[half], from);
-    }
+    for (int half = 0; half < F::SCALES; half++)
+        d[half] = F::SCALED == 2 ? h.d[k / 4] : __shfl_sync(0xffffffffu, h.d[k / 4 * F::SCALES + half], from);
+    if (F::ADDS) add[0] = __shfl_sync(0xffffffffu, h.add[k / 4], from);
 }
 struct few_e4m3 {
     static const int DTYPE = DT_E4M3, COLUMNS = 256, BYTES = 256, ALIGN = 16, HALVES = 0, SCALES = 1, ADDS = 0, SCALED = 2, UNROLL = 8, STAGES = 2;
@@ -227,7 +227,7 @@ struct few_e4m3 {
 };
 /* Two codes in a byte, the even column's in the low nibble. */
 template <int TYPE, int N_SCALES> struct few_apart4 {
-    static const int DTYPE = TYPE, COLUMNS = 128, BYTES = 64, ALIGN = 1, HALVES = N_SCALES > 1, SCALES = N_SCALES, ADDS = TYPE == DT_I4, SCALED = 1, UNROLL = 2, STAGES = 3;
+    static const int DTYPE = TYPE, COLUMNS = 256, BYTES = 128, ALIGN = 4, HALVES = N_SCALES > 1, SCALES = N_SCALES, ADDS = TYPE == DT_I4, SCALED = 1, UNROLL = 8, STAGES = 3;
     static constexpr float gain = TYPE == DT_E2M1 ? 16384 : 1; /* few_mxfp4 */
     typedef struct few_scale head;
     __device__ static void scale(float d[2], float *add, const head &h, const struct few_row &, int k) { few_scale_of<few_apart4>(d, add, h, k); }
@@ -239,13 +239,13 @@ template <int TYPE, int N_SCALES> struct few_apart4 {
     __device__ static void codes(uint32_t pair[4], const struct few_row &p, int k, int q) {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            const uint32_t w = p.template word<ALIGN>(16 * k + (HALVES ? 8 * half + 2 * q : 4 * q)); /* HALVES: two of its bytes */
+            const uint32_t w = HALVES ? p.two(16 * k + 8 * half + 2 * q) : p.template word<ALIGN>(16 * k + 4 * q);
             pairs(&pair[2 * half], &pair[2 * half + 1], __byte_perm(w, 0, HALVES || !half ? 0x4140 : 0x4342));
         }
     }
 };
 struct few_i8 {
-    static const int DTYPE = DT_I8, COLUMNS = 128, BYTES = 128, ALIGN = 1, HALVES = 0, SCALES = 1, ADDS = 1, SCALED = 1, UNROLL = 2, STAGES = 3;
+    static const int DTYPE = DT_I8, COLUMNS = 256, BYTES = 256, ALIGN = 4, HALVES = 0, SCALES = 1, ADDS = 1, SCALED = 1, UNROLL = 8, STAGES = 2;
     static constexpr float gain = 1;
     typedef struct few_scale head;
     __device__ static void scale(float d[2], float *add, const head &h, const struct few_row &, int k) { few_scale_of<few_i8>(d, add, h, k); }

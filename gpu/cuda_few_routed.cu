@@ -1,5 +1,6 @@
 /* A layer's routed experts for few tokens, with weights in GGUF blocks (cuda_few.cuh): two launches that read the choices on the device. Of gate and up
  * the warps of a block alternate over the steps of 16 rows, of down over a token's choices. */
+#include "gpu/cuda_chain.cuh"
 #include "gpu/cuda_few.cuh"
 #include "gpu/cuda_routed.cuh"
 
@@ -90,7 +91,8 @@ template <class F> __device__ static inline void down_block(float part[][FEW_ROW
     cp_wait<0>();
 }
 /* y[t] += sum over its choices of weight * down h: grid (rows of hidden, tokens). */
-static __global__ void __launch_bounds__(FEW_THREADS, 4) few_down_kernel(const __grid_constant__ struct cuda_routed a) {
+template <bool EPILOGUE>
+static __global__ void __launch_bounds__(FEW_THREADS, 4) few_down_kernel(const __grid_constant__ struct cuda_routed a, const __grid_constant__ struct epilogue_of<EPILOGUE>::type e) {
     extern __shared__ __align__(16) uint8_t space[];
     __shared__ float part[MAX_TOPK][FEW_ROWS];
     __shared__ uint8_t order[MAX_TOPK];
@@ -107,6 +109,10 @@ static __global__ void __launch_bounds__(FEW_THREADS, 4) few_down_kernel(const _
     __syncthreads();
     const int i = (int)threadIdx.x;
     if (i < FEW_ROWS && r + i < a.down.rows) add_choices(a, t, r + i, order, n_chosen, &part[0][i], FEW_ROWS);
+    if constexpr (EPILOGUE) {
+        __syncthreads(); /* the sums have been read, and their memory serves the epilogue */
+        epilogue_run(e, 0, 0, 0, (int)(gridDim.x * gridDim.y), &part[0][0], (char *)space);
+    }
 }
 
 int cuda_few_routed_fits(const struct mat *a, const struct mat *b, size_t expert_stride) {
@@ -119,10 +125,14 @@ cudaError_t cuda_few_up(cudaStream_t s, const struct cuda_routed *a) {
     few_up_kernel<<<dim3(blocks_of((size_t)a->gate.rows, (size_t)cuda_few_rows(&a->gate)), (unsigned)(a->n * a->topk)), FEW_THREADS, (size_t)bytes, s>>>(*a);
     return cudaGetLastError();
 }
-cudaError_t cuda_few_down(cudaStream_t s, const struct cuda_routed *a) {
-    const int bytes = cuda_few_bytes(a->down.dtype, 1);
-    const cudaError_t e = cudaFuncSetAttribute(few_down_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    if (e != cudaSuccess) return e;
-    few_down_kernel<<<dim3(blocks_of((size_t)a->down.rows, FEW_ROWS), (unsigned)a->n), FEW_THREADS, (size_t)bytes, s>>>(*a);
+template <bool EPILOGUE> static cudaError_t launch_down(cudaStream_t s, const struct cuda_routed *a, const struct cuda_epilogue *e) {
+    const int own = cuda_few_bytes(a->down.dtype, 1), space = EPILOGUE ? (int)cuda_chain_space(&e->chain) : 0, bytes = own > space ? own : space;
+    const dim3 grid(blocks_of((size_t)a->down.rows, FEW_ROWS), (unsigned)a->n);
+    const cudaError_t r = cudaFuncSetAttribute(few_down_kernel<EPILOGUE>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (r != cudaSuccess) return r;
+    few_down_kernel<EPILOGUE><<<grid, FEW_THREADS, (size_t)bytes, s>>>(*a, epilogue_of<EPILOGUE>::value(e));
     return cudaGetLastError();
+}
+cudaError_t cuda_few_down(cudaStream_t s, const struct cuda_routed *a, const struct cuda_epilogue *e) {
+    return e ? launch_down<true>(s, a, e) : launch_down<false>(s, a, e);
 }

@@ -123,11 +123,14 @@ struct cuda_routed {
 int cuda_int4_fits(const struct cuda_routed *a); /* cuda_int4_experts supports these arguments: INT4 drafts */
 cudaError_t cuda_int4_experts(cudaStream_t s, const struct cuda_routed *a);
 int cuda_routed_fits(const struct cuda_routed *a); /* cuda_routed_experts supports these arguments: any format */
-cudaError_t cuda_routed_experts(cudaStream_t s, const struct cuda_routed *a);
-/* Its two parts for GGUF blocks. _fits: two matrices of the same experts. */
+/* Its two launches. e: NULL, or an epilogue of EPILOGUE_LAST, which cuda_routed_has_epilogue() must allow. */
+cudaError_t cuda_routed_up(cudaStream_t s, const struct cuda_routed *a);
+cudaError_t cuda_routed_down(cudaStream_t s, const struct cuda_routed *a, const struct cuda_epilogue *e);
+int cuda_routed_has_epilogue(const struct cuda_routed *a);
+/* The same for weights that cuda_few_fits(). _fits: two matrices of the same experts. */
 int cuda_few_routed_fits(const struct mat *a, const struct mat *b, size_t expert_stride);
 cudaError_t cuda_few_up(cudaStream_t s, const struct cuda_routed *a);
-cudaError_t cuda_few_down(cudaStream_t s, const struct cuda_routed *a);
+cudaError_t cuda_few_down(cudaStream_t s, const struct cuda_routed *a, const struct cuda_epilogue *e);
 
 /* Rows index[i] (NULL: i) of x as BF16, or as E4M3 with one scale per 128 columns: max(largest, 1e-4) / 448. */
 cudaError_t cuda_gather_bf16(cudaStream_t s, void *out, const float *x, const int32_t *index, int n, int dim, int ldx,

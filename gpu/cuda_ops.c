@@ -215,9 +215,10 @@ static int run_kernel(struct cuda_stream *s, enum op_code code, const union op_a
 int cuda_run_op(struct op_exec *x, enum op_code code, const union op_args *u) {
     struct cuda_stream *s = (struct cuda_stream *)x;
     struct cuda *g = s->g;
-    if (s->cancel && atomic_load_explicit(s->cancel, memory_order_relaxed)) return ERR_CANCELLED;
-    if (g->base.b->error(&g->base, NULL)) return ERR_RUNTIME;
+    if (s->cancel && atomic_load_explicit(s->cancel, memory_order_relaxed)) return s->has_down = false, ERR_CANCELLED;
+    if (g->base.b->error(&g->base, NULL)) return s->has_down = false, ERR_RUNTIME;
     if (cuda_check(g, cudaSetDevice(g->card), "device")) return ERR_RUNTIME;
+    if (s->has_down && code != OP_CHAIN) TRY(cuda_down_run(s, NULL));
     switch (code) {
 #define RUN_OP_SMALL(name, CODE)
 #define RUN_OP_KERNEL(name, CODE)

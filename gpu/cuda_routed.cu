@@ -192,17 +192,22 @@ int cuda_routed_fits(const struct cuda_routed *a) {
     if (a->gate.order && (a->gate.dtype == DT_E4M3 || a->gate.dtype == DT_BF16)) return 0; /* only the kernel of other formats sorts x */
     return a->topk <= MAX_TOPK && a->gate.dtype == a->up.dtype && a->gate.cols == a->up.cols && mat_fits(&a->gate) && mat_fits(&a->up) && mat_fits(&a->down);
 }
-cudaError_t cuda_routed_experts(cudaStream_t s, const struct cuda_routed *a) {
-    const bool few_up = cuda_few_routed_fits(&a->gate, &a->up, a->expert_stride), few_down = cuda_few_routed_fits(&a->down, &a->down, a->expert_stride);
-    const dim3 up(blocks_of((size_t)a->gate.rows, WARPS * UP_ROWS), (unsigned)(a->n * a->topk)), down(blocks_of((size_t)a->down.rows, DOWN_ROWS), (unsigned)a->n);
-    if (few_up) cuda_few_up(s, a);
-    else if (a->gate.dtype == DT_E4M3) up_kernel<WEIGHT_FP8><<<up, WARPS * 32, 0, s>>>(*a);
-    else if (a->gate.dtype == DT_BF16) up_kernel<WEIGHT_BF16><<<up, WARPS * 32, 0, s>>>(*a);
-    else up_kernel<WEIGHT_OTHER><<<up, WARPS * 32, 0, s>>>(*a);
-    if (few_down) cuda_few_down(s, a);
-    else if (a->down.dtype == DT_E4M3) down_kernel<WEIGHT_FP8><<<down, WARPS * 32, 0, s>>>(*a);
-    else if (a->down.dtype == DT_BF16) down_kernel<WEIGHT_BF16><<<down, WARPS * 32, 0, s>>>(*a);
-    else down_kernel<WEIGHT_OTHER><<<down, WARPS * 32, 0, s>>>(*a);
+int cuda_routed_has_epilogue(const struct cuda_routed *a) { return a->n <= EPILOGUE_ROWS && cuda_few_routed_fits(&a->down, &a->down, a->expert_stride); }
+cudaError_t cuda_routed_up(cudaStream_t s, const struct cuda_routed *a) {
+    const dim3 grid(blocks_of((size_t)a->gate.rows, WARPS * UP_ROWS), (unsigned)(a->n * a->topk));
+    if (cuda_few_routed_fits(&a->gate, &a->up, a->expert_stride)) return cuda_few_up(s, a);
+    if (a->gate.dtype == DT_E4M3) up_kernel<WEIGHT_FP8><<<grid, WARPS * 32, 0, s>>>(*a);
+    else if (a->gate.dtype == DT_BF16) up_kernel<WEIGHT_BF16><<<grid, WARPS * 32, 0, s>>>(*a);
+    else up_kernel<WEIGHT_OTHER><<<grid, WARPS * 32, 0, s>>>(*a);
+    return cudaGetLastError();
+}
+cudaError_t cuda_routed_down(cudaStream_t s, const struct cuda_routed *a, const struct cuda_epilogue *e) {
+    const dim3 grid(blocks_of((size_t)a->down.rows, DOWN_ROWS), (unsigned)a->n);
+    if (cuda_few_routed_fits(&a->down, &a->down, a->expert_stride)) return cuda_few_down(s, a, e);
+    if (e) return cudaErrorInvalidValue;
+    if (a->down.dtype == DT_E4M3) down_kernel<WEIGHT_FP8><<<grid, WARPS * 32, 0, s>>>(*a);
+    else if (a->down.dtype == DT_BF16) down_kernel<WEIGHT_BF16><<<grid, WARPS * 32, 0, s>>>(*a);
+    else down_kernel<WEIGHT_OTHER><<<grid, WARPS * 32, 0, s>>>(*a);
     return cudaGetLastError();
 }
 

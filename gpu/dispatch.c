@@ -127,8 +127,12 @@ static int run_op(struct op_exec *x, enum op_code code, const union op_args *a) 
     return fuse_add(s->window, code, a, launch_op, s);
 }
 /* Launches the operations that wait. Everything else that is enqueued comes after them. */
-int gpu_stream_flush(struct gpu_stream *s) { return s->window ? fuse_flush(s->window, launch_op, s) : 0; }
 static int first_of(int a, int b) { return a ? a : b; }
+int gpu_stream_flush(struct gpu_stream *s) {
+    if (!s->window) return 0;
+    const int r = fuse_flush(s->window, launch_op, s);
+    return s->settle ? first_of(r, s->settle(s)) : r;
+}
 
 int gpu_stream_open(struct gpu *g, struct gpu_stream **s, const char *name, bool urgent, const _Atomic int *cancel,
                     struct error *e) {

@@ -10,6 +10,8 @@ enum {
     PROGRAM_WIDTH = 256,
     PROGRAM_MATS = 8,
     HEADS_MATS = 6, /* after these: three of two programs on heads */
+    CHAIN_EXPERTS = 4,
+    CHAIN_INTER = 64,
     PROGRAM_STEPS = 24,
     PROGRAM_KEYS = 8,
     PROGRAM_EXPERTS = 64
@@ -19,6 +21,7 @@ struct program {
     char *mem, *pinned; /* device; pinned memory, which the host's copies of `mem` follow */
     size_t bytes, mats, planes, ints;
     struct mat mat[PROGRAM_MATS + HEADS_MATS];
+    struct expert expert[CHAIN_EXPERTS]; /* at equal distances */
     struct kv_plane plane[3];
     int n, rows;
     struct {
@@ -191,6 +194,13 @@ static char *program_open(struct program *p) {
         p->mat[i].data = (void *)at, at += align_up(p->mat[i].stride * (size_t)p->mat[i].rows, 256);
         if (host[i].scale) p->mat[i].scale = (void *)at, at += 8192;
     }
+    struct mat own[CHAIN_EXPERTS][3];
+    const size_t experts_at = at;
+    for (int i = 0; i < CHAIN_EXPERTS; i++)
+        for (int k = 0; k < 3; k++) {
+            own[i][k] = matrix(k < 2 ? CHAIN_INTER : PROGRAM_WIDTH, k < 2 ? PROGRAM_WIDTH : CHAIN_INTER, DT_Q8_0, 0, 0);
+            at += align_up(own[i][k].stride * (size_t)own[i][k].rows, 256);
+        }
     p->bytes = at;
     if (gpu_alloc(g, (void **)&p->mem, p->bytes, &e) || gpu_host_alloc(g, (void **)&p->pinned, PROGRAM_SLOT * 4, &e))
         die("program", &e);
@@ -204,6 +214,16 @@ static char *program_open(struct program *p) {
                    (size_t)((m->rows + m->block_rows - 1) / m->block_rows * m->scale_stride) * 4);
         p->mat[i].data = p->mem + (size_t)p->mat[i].data;
         if (m->scale) p->mat[i].scale = p->mem + (size_t)p->mat[i].scale;
+    }
+    at = experts_at;
+    for (int i = 0; i < CHAIN_EXPERTS; i++) {
+        struct mat *const of[3] = {&p->expert[i].gate, &p->expert[i].up, &p->expert[i].down};
+        for (int k = 0; k < 3; k++) {
+            const size_t size = own[i][k].stride * (size_t)own[i][k].rows;
+            memcpy(init + at, own[i][k].data, size);
+            *of[k] = own[i][k], of[k]->data = p->mem + at;
+            at += align_up(size, 256);
+        }
     }
     for (int i = 0; i < n_bufs; i++) free(bufs[i].host), free(bufs[i].got);
     n_bufs = 0;
@@ -278,6 +298,32 @@ static void heads_program(struct program *p, int first, int rows) {
         }
     }
 }
+/* Routed experts, whose sum is added to the stream, which is then normed. */
+static void experts_program(struct program *p, int rows) {
+    float *const x = (float *)p->mem, *const sum = x + PROGRAM_SLOT, *const y = x + 2 * PROGRAM_SLOT,
+                 *const out = x + 3 * PROGRAM_SLOT;
+    p->rows = rows, p->n = 0;
+    p->step[p->n].code = OP_EXPERTS;
+    p->step[p->n++].args.experts = (struct op_experts){.y = sum,
+                                                       .x = x,
+                                                       .ids = (int32_t *)(p->mem + p->ints),
+                                                       .weights = x + 4 * PROGRAM_SLOT,
+                                                       .experts = p->expert,
+                                                       .n = rows,
+                                                       .topk = 2,
+                                                       .n_experts = CHAIN_EXPERTS,
+                                                       .hidden = PROGRAM_WIDTH};
+    p->step[p->n].code = OP_ADD;
+    p->step[p->n++].args.add = (struct op_add){.y = y, .x = sum, .n = rows, .m = PROGRAM_WIDTH};
+    p->step[p->n].code = OP_NORM;
+    p->step[p->n++].args.norm = (struct op_norm){.out = out,
+                                                 .x = y,
+                                                 .rows = rows,
+                                                 .dim = PROGRAM_WIDTH,
+                                                 .ldx = PROGRAM_WIDTH,
+                                                 .ldo = PROGRAM_WIDTH,
+                                                 .w_dtype = DT_F32};
+}
 uint64_t cuda_emulate_enqueued(int kind) __attribute__((weak)); /* 0: kernels */
 
 /* Runs ever longer parts of a program, up to the first that leaves other bytes, and prints its last operation and the
@@ -306,15 +352,18 @@ static void joined(int programs) {
          *got = malloc(p.bytes + PROGRAM_SLOT * 4);
     int bad = !joins_a_layer(&p);
     if (bad) printf("FAIL the start of a layer takes %s than three launches\n", "more or less");
-    for (int i = 0; i < 2 * PROGRAM_ROWS; i++) {
-        heads_program(&p, i % 2 * 3, 1 + i / 2);
+    for (int i = 0; i < 3 * PROGRAM_ROWS; i++) {
+        const uint64_t launches = i % 3 == 2 ? 2 : 1;
+        if (i % 3 == 2) experts_program(&p, 1 + i / 3);
+        else heads_program(&p, i % 3 * 3, 1 + i / 3);
         int errors = program_run(&p, init, want, true);
         const uint64_t before = cuda_emulate_enqueued ? cuda_emulate_enqueued(0) : 0;
         errors += program_run(&p, init, got, false);
-        const bool many = cuda_emulate_enqueued && cuda_emulate_enqueued(0) - before != 1;
+        const bool many = cuda_emulate_enqueued && cuda_emulate_enqueued(0) - before != launches;
         if (!errors && !many && !memcmp(want, got, p.bytes + PROGRAM_SLOT * 4)) continue;
         bad++;
-        printf("FAIL heads of %d rows: %s\n", p.rows, many ? "more than one launch" : "other bytes");
+        printf("FAIL %s of %d rows: %s\n", launches > 1 ? "experts" : "heads", p.rows,
+               many ? "other launches" : "other bytes");
         if (!errors && !many) print_difference(&p, init, want, got);
     }
     for (int i = 0; i < programs; i++) {

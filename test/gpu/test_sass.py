@@ -36,7 +36,8 @@ RULES = [
     ("skinny", "join_kernelI.*Lb1EEv", {"LDG.128": 16}, 24),  # around the call of the epilogue
     ("few", "few_(join|gated)_kernelILi1E", {"HMMA": 60, "LDGSTS.128": 100}, 0),
     ("few", "few_(join|gated)_kernelILi6E", {"HMMA": 360, "LDGSTS.128": 100}, 0),
-    ("few_routed", "few_(up|down)_kernel", {"HMMA": 60, "LDGSTS.128": 100}, 0),
+    ("few_routed", "few_up_kernel", {"HMMA": 60, "LDGSTS.128": 100}, 8),  # of E2M1: four blocks per processor are worth it
+    ("few_routed", "few_down_kernel", {"HMMA": 60, "LDGSTS.128": 100}, 0),
     ("chain", "chain_kernel", {}, 8),
     ("routed", "up_kernelIL11weight_kind0E", {"LDG.128": 8}, 24),  # three blocks per processor are worth it: 17 instead of 26 us on an H100
     ("routed", "(up_kernelIL11weight_kind1|down_kernelIL11weight_kind[01])E", {"LDG.128": 8}, 0),
