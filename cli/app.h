@@ -21,6 +21,7 @@ struct app {
     char model_name[304];          /* what people call it (model_path_name) */
     char gpus[160];                /* holds the list that turn/gpus.h returns for --gpus auto and by default */
     bool has_unused_gpus;          /* this machine has GPUs that hearth does not use by default */
+    char gpu_trouble[400];         /* "": none; why a GPU cannot be used, and what to do */
     bool gpus_failed;              /* GPUs that were chosen could not be opened */
     const struct backend *backend; /* the engine in use: this process, attached or remote */
     struct engine_client *clients; /* list of open clients */

@@ -108,9 +108,10 @@ int engine_plan(const struct engine_params *p, const char *machine, const char *
 int engine_describe(const struct engine_params *p, struct buf *out, struct error *e);
 /* The devices that engine_params.gpus may be set to without being asked for. */
 struct engine_gpus {
-    char list[80];  /* "0,1"; "": none */
-    char text[400]; /* their names, or why there are none, for a person */
-    bool is_tried;  /* hearth has run on cards of each of their architectures */
+    char list[80];     /* "0,1"; "": none */
+    char text[600];    /* their names, or why there are none, for a person */
+    char trouble[400]; /* "": none; a device is there that could be used: why it cannot, and what to do */
+    bool is_tried;     /* hearth has run on cards of each of their architectures */
 };
 void engine_find_gpus(struct engine_gpus *out);
 /* --bench kernels: calls fn with one JSON object per row {kernel, level, shape, threads, gbps|gflops, limit, share}. */

@@ -19,7 +19,7 @@
 int engine_describe(const struct engine_params *p, struct buf *out, struct error *e) {
     int rc = engine_check_level(p, e);
     if (rc) return rc;
-    char devices[400];
+    char devices[600];
     gpu_describe(devices, sizeof devices);
     buf_fmt(out, "cpu: %s\n", cpu_describe());
     if (*autotune_describe()) buf_fmt(out, "kernels: %s\n", autotune_describe());
@@ -33,7 +33,11 @@ int engine_describe(const struct engine_params *p, struct buf *out, struct error
 }
 
 void engine_find_gpus(struct engine_gpus *out) {
-    gpu_find(out->list, sizeof out->list, &out->is_tried);
+    struct gpu_found found;
+    gpu_find(&found);
+    *out = (struct engine_gpus){.is_tried = found.is_tried};
+    memcpy(out->list, found.list, sizeof out->list);
+    memcpy(out->trouble, found.trouble, sizeof out->trouble);
     gpu_describe(out->text, sizeof out->text);
 }
 

@@ -8,8 +8,8 @@
 
 struct gpu_backend {
     const char *name;
-    void (*describe)(char *out, size_t size);              /* one line: the devices found, or why there are none */
-    void (*find)(char *list, size_t size, bool *is_tried); /* gpu_find() */
+    void (*describe)(char *out, size_t size); /* one line: the devices found, or why there are none */
+    void (*find)(struct gpu_found *found);    /* gpu_find(), into an empty one */
     int (*open)(struct gpu **g, const struct gpu_spec *spec, int rank, struct error *e);
     void (*close)(struct gpu *g);
     size_t (*mem_free)(struct gpu *g);

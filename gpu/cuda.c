@@ -2,62 +2,9 @@
 #include "gpu/cuda.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
-
-/* Streams that share a hardware queue wait for each other, and a stream may wait for the CPU. The driver reads this
- * variable when it starts. */
-static void request_hardware_queues(void) { setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); }
-
-/* CUDA 11 on a driver without a card, and a missing driver, both end here with a readable message. */
-static int count_cards(struct error *e) {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, request_hardware_queues);
-    int n = 0;
-    cudaError_t r = cudaGetDeviceCount(&n);
-    if (r == cudaSuccess && n > 0) return n;
-    cudaGetLastError();
-    if (r == cudaErrorInsufficientDriver)
-        return error_set(e, ERR_RUNTIME,
-                         "no usable NVIDIA driver on this machine (none, or older than this build needs)");
-    return error_set(e, ERR_RUNTIME, "no NVIDIA device: %s", r ? cudaGetErrorString(r) : "the driver lists none");
-}
-
-static void cuda_describe(char *out, size_t size) {
-    struct error e = {0};
-    int n = count_cards(&e);
-    if (n < 0) snprintf(out, size, "%s", e.text);
-    size_t len = 0;
-    for (int i = 0; i < n && len < size; i++) {
-        struct cudaDeviceProp p;
-        if (cudaGetDeviceProperties(&p, i)) continue;
-        int m = snprintf(out + len, size - len, "%s%d %s (sm_%d%d, %zu MiB)", i ? ", " : "", i, p.name, p.major,
-                         p.minor, p.totalGlobalMem >> 20);
-        len += m > 0 ? (size_t)m : 0;
-    }
-    if (n > 0 && len < size)
-        snprintf(out + len, size - len, "; %s", cuda_blas_name() ? cuda_blas_name() : "no cuBLAS, own kernels");
-}
-
-/* the oldest architecture that the kernels are built for; the one whose cards have run them */
-enum { LEAST_SM = 80, TRIED_SM = 90 };
-
-static void cuda_find(char *list, size_t size, bool *is_tried) {
-    struct error e = {0};
-    const int n = count_cards(&e);
-    size_t len = 0;
-    *is_tried = true;
-    for (int i = 0, used = 0; i < n && used < GPU_MAX && len < size; i++) {
-        struct cudaDeviceProp p;
-        const int sm = cudaGetDeviceProperties(&p, i) ? 0 : p.major * 10 + p.minor;
-        if (sm < LEAST_SM) continue;
-        const int m = snprintf(list + len, size - len, "%s%d", used++ ? "," : "", i);
-        len += m > 0 ? (size_t)m : 0;
-        *is_tried &= sm == TRIED_SM;
-    }
-}
 
 /* Errors of operations that cannot be captured: only the recording is lost, the device has not failed. */
 enum { CAPTURE_ERROR_FIRST = 900, CAPTURE_ERROR_LAST = 908 }; /* cudaErrorStreamCaptureUnsupported, .. WrongThread */
@@ -129,9 +76,13 @@ static int open_card(struct cuda *g, int card, struct cudaDeviceProp *p, struct 
     if (r != cudaSuccess) return error_set(e, ERR_RUNTIME, "card %d: %s", card, cudaGetErrorString(r));
     g->sm = p->major * 10 + p->minor;
     g->n_sms = p->multiProcessorCount;
-    if (g->sm < LEAST_SM)
+    if (g->sm < CUDA_LEAST_SM)
         return error_set(e, ERR_RUNTIME, "card %d (%s) is sm_%d; sm_%d or newer is needed", card, p->name, g->sm,
-                         LEAST_SM);
+                         CUDA_LEAST_SM);
+    if (cuda_load_code(g->sm) == CUDA_CODE_NONE)
+        return error_set(e, ERR_RUNTIME,
+                         "this build has no code for card %d (%s, sm_%d): build hearth without -Darch_cuda", card,
+                         p->name, g->sm);
     if (g->math == GPU_MATH_FP8 && g->sm < 89)
         return error_set(e, ERR_USAGE,
                          "card %d (%s) is sm_%d: its tensor cores do not support FP8; math=fp8 needs sm_89 or newer",
@@ -158,7 +109,7 @@ static bool enable_peers(int card, const struct gpu_spec *spec) {
     return true;
 }
 static int open_device(struct gpu **out, const struct gpu_spec *spec, int rank, struct error *e) {
-    int n = count_cards(e), card = spec->id[rank];
+    int n = cuda_find_count(e), card = spec->id[rank];
     if (n < 0) return n;
     if (card >= n)
         return error_set(e, ERR_USAGE, "card %d does not exist: this machine has %d, numbered from 0 to %d (--gpus)",
@@ -171,7 +122,7 @@ static int open_device(struct gpu **out, const struct gpu_spec *spec, int rank, 
     g->math = spec->math;
     g->gemm = spec->gemm;
     int rc = open_card(g, card, &p, e);
-    if (!rc) rc = cuda_load_kernels(e);
+    if (!rc) rc = cuda_load_kernels(g->sm, p.name, e);
     if (!rc) rc = open_blas(g, e);
     if (rc) {
         close_device(&g->base);
@@ -433,8 +384,8 @@ static double event_time(struct gpu_event *base) {
 
 const struct gpu_backend gpu_cuda = {
     .name = "cuda",
-    .describe = cuda_describe,
-    .find = cuda_find,
+    .describe = cuda_find_describe,
+    .find = cuda_find_list,
     .open = open_device,
     .close = close_device,
     .mem_free = cuda_memory_left,

@@ -150,8 +150,16 @@ void cuda_timeline_resume_waits(void);
 void cuda_timeline_forget_stream(struct cuda_stream *s);
 /* sets s->is_recording, serialised with queries of the stream */
 void cuda_timeline_set_recording(struct cuda_stream *s, bool recording);
-/* cuda_load.c */
-int cuda_load_kernels(struct error *e); /* into the current device */
+/* cuda_load.c. The code that this build has for a card: assembled, PTX that the driver compiles, none. */
+enum { CUDA_LEAST_SM = 80 }; /* the oldest architecture that the kernels are written for */
+enum cuda_code { CUDA_CODE_NONE, CUDA_CODE_PTX, CUDA_CODE_CUBIN };
+enum cuda_code cuda_load_code(int sm);
+/* into the current device, a card of this architecture and name */
+int cuda_load_kernels(int sm, const char *name, struct error *e);
+/* cuda_find.c: the backend's calls for what there is. */
+int cuda_find_count(struct error *e); /* cards, or a negative code and why there are none */
+void cuda_find_describe(char *out, size_t size);
+void cuda_find_list(struct gpu_found *found);
 /* cuda_ops.c */
 int cuda_run_op(struct op_exec *x, enum op_code code, const union op_args *a); /* enqueues any operation */
 /* Replaces values that stand for another, as 0 for 1, by those that kernels take, and completes planes. */

@@ -26,16 +26,16 @@ void gpu_describe(char *out, size_t size) {
     len = (size_t)snprintf(out, size, "cuda: not in this build (nvcc was not found)");
 #endif
     for (size_t i = 0; i < sizeof backends / sizeof backends[0] && len < size; i++) {
-        char text[256];
+        char text[400];
         backends[i]->describe(text, sizeof text);
         int n = snprintf(out + len, size - len, "%s%s: %s", len ? "; " : "", backends[i]->name, text);
         len += n > 0 ? (size_t)n : 0;
     }
 }
 
-void gpu_find(char *list, size_t size, bool *is_tried) {
-    *list = 0, *is_tried = false;
-    for (size_t i = 0; i < sizeof backends / sizeof backends[0] && !*list; i++) backends[i]->find(list, size, is_tried);
+void gpu_find(struct gpu_found *found) {
+    *found = (struct gpu_found){0};
+    for (size_t i = 0; i < sizeof backends / sizeof backends[0] && !*found->list; i++) backends[i]->find(found);
 }
 
 int gpu_open(struct gpu **g, const struct gpu_spec *spec, int rank, struct error *e) {

@@ -19,9 +19,13 @@
 #include "gpu/spec.h"
 
 void gpu_describe(char *out, size_t size); /* one line for --version --verbose: backends and the devices they find */
-/* Writes the devices that may be used without being asked for, as a list of --gpus: "0,1"; "" if there are none.
- * *is_tried: hearth has run on cards of each of their architectures (test/gpu/first-light). */
-void gpu_find(char *list, size_t size, bool *is_tried);
+/* The devices that may be used without being asked for. */
+struct gpu_found {
+    char list[80];     /* as in --gpus: "0,1"; "": none */
+    char trouble[400]; /* "": none; a device is there that could be used: why it cannot, and what to do */
+    bool is_tried;     /* hearth has run on cards of each of their architectures (test/gpu/first-light) */
+};
+void gpu_find(struct gpu_found *found);
 
 struct gpu;
 struct gpu_stream;

@@ -15,7 +15,9 @@ struct chat_gpus {
 static bool is_quiet(const struct repl *r) { return r->app->opts.v[OPT_QUIET].on; }
 
 void chat_gpus_say(struct repl *r) {
-    if (is_quiet(r) || open_is_builtin(r->app) || !r->app->has_unused_gpus) return;
+    if (is_quiet(r) || open_is_builtin(r->app)) return;
+    if (*r->app->gpu_trouble) screen_print(r, "A GPU is there, and not used: %s.", r->app->gpu_trouble);
+    if (!r->app->has_unused_gpus) return;
     if (gpus_were_wrong())
         screen_print(r, "A GPU is there, and not used: hearth --check-gpus found its results wrong.");
     else

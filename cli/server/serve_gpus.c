@@ -9,8 +9,11 @@ static void begin(struct server *s) {
     const struct app *a = NULL;
     struct error e;
     for (size_t i = 0; i < s->n_models && !a; i++)
-        if (s->models[i]->is_open && s->models[i]->app->has_unused_gpus) a = s->models[i]->app;
+        if (s->models[i]->is_open && (s->models[i]->app->has_unused_gpus || *s->models[i]->app->gpu_trouble))
+            a = s->models[i]->app;
     if (!a || s->stopping || !(s->gpus = mem_calloc(1, sizeof *s->gpus))) return;
+    if (*a->gpu_trouble) report_note("a GPU is there, and not used: %s", a->gpu_trouble);
+    if (!a->has_unused_gpus) return;
     if (gpus_were_wrong()) report_note("a GPU is there, and not used: hearth --check-gpus found its results wrong");
     else if (gpu_check_start(s->gpus, a->model_dir, &e)) report_note("the GPU cannot be checked: %s", e.text);
     else

@@ -180,6 +180,7 @@ static void finish_job(struct server *s, struct serve_model *m, double now) {
         m->app->engine = m->job_app->engine;
         m->app->info = m->job_app->info;
         m->app->has_unused_gpus = m->job_app->has_unused_gpus;
+        memcpy(m->app->gpu_trouble, m->job_app->gpu_trouble, sizeof m->app->gpu_trouble);
         m->app->gpus_failed = m->job_app->gpus_failed;
         m->is_open = true;
         m->is_wanted = m->needs_memory = false;

@@ -67,6 +67,7 @@ const char *gpus_by_default(struct app *a) {
     engine_find_gpus(&g);
     const bool used = *g.list && (g.is_tried ? !has_check(g.text, false) : has_check(g.text, true));
     a->has_unused_gpus = *g.list && !used;
+    snprintf(a->gpu_trouble, sizeof a->gpu_trouble, "%s", g.trouble);
     return used ? found_gpus(a, &g, "") : NULL;
 }
 

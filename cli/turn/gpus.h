@@ -9,7 +9,7 @@ bool gpus_are_automatic(const struct app *a); /* chosen by hearth: "auto", or no
 const char *gpus_of_option(struct app *a);
 /* Returns the GPUs that answers use without the option: those of this machine, if cards of their architectures have run
  * hearth or --check-gpus has found their results right. NULL if none are used, as for the built-in model, which the CPU
- * answers at once. Sets a->has_unused_gpus. */
+ * answers at once. Sets a->has_unused_gpus and a->gpu_trouble. */
 const char *gpus_by_default(struct app *a);
 /* Sets p->tuned_dir and p->machine, if p->gpus are used, for what --tune has measured of a checkpoint with them. dir
  * [PATHS_MAX] and machine [cap] hold the values. */

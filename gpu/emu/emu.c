@@ -330,10 +330,10 @@ static void emu_stats(struct gpu *base, struct gpu_stats *out) {
 static void emu_describe(char *out, size_t size) { snprintf(out, size, "emulated devices, any number"); }
 
 /* Emulated devices are slower than the CPU: only tests find them. */
-static void emu_find(char *list, size_t size, bool *is_tried) {
+static void emu_find(struct gpu_found *found) {
     const size_t n = test_limits_get(TEST_LIMIT_FOUND_DEVICES, 0);
-    if (n) snprintf(list, size, "emu:%zu", n);
-    *is_tried = false;
+    if (n) snprintf(found->list, sizeof found->list, "emu:%zu", n);
+    found->is_tried = false;
 }
 
 static void emu_close(struct gpu *base) {

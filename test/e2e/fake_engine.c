@@ -228,10 +228,12 @@ int engine_store_tuned(const struct engine_params *p, uint64_t fingerprint, cons
                        struct error *e) {
     return 0;
 }
-void engine_find_gpus(struct engine_gpus *out) { /* FAKE_GPUS: "0" or "0 tried"; none of them can be opened */
+void engine_find_gpus(struct engine_gpus *out) { /* FAKE_GPUS: "0", "0 tried" or "trouble"; none of them can be opened
+                                                  */
     const char *found = getenv("FAKE_GPUS");
     *out = (struct engine_gpus){.text = "a fake", .is_tried = found && strstr(found, "tried")};
-    if (found) snprintf(out->list, sizeof out->list, "%.1s", found);
+    if (found && !strcmp(found, "trouble")) snprintf(out->trouble, sizeof out->trouble, "the fake's driver is too old");
+    else if (found) snprintf(out->list, sizeof out->list, "%.1s", found);
 }
 int engine_plan(const struct engine_params *p, const char *machine, const char *arch, struct buf *json,
                 struct error *e) {

@@ -395,8 +395,11 @@ class Cards(driver.ChatCase):
         t.until("it is not used with this version of hearth")  # the fake computes what it likes
         self.ask(t, "again", "You said: again")
         self.assertEqual(t.out.count(b"it is not used with this version"), 1)
-        for args in (("--gpus", "none"), ("-q",)):
-            self.assertNotIn(b"A GPU is there", self.chat(*args).out)
+        for found in ("0", "trouble"):
+            self.env["FAKE_GPUS"] = found
+            for args in (("--gpus", "none"), ("-q",)):
+                self.assertNotIn(b"A GPU is there", self.chat(*args).out)
+        self.assertIn(b"A GPU is there, and not used: the fake's driver is too old.", self.chat().out)
 
 
 if __name__ == "__main__":

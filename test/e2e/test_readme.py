@@ -92,18 +92,20 @@ class Readme(driver.Case):
             self.assertEqual(sorted(f for _, _, files in os.walk(place) for f in files), ["_hearth", "hearth", "hearth", "hearth.1", "hearth.fish"])
 
     def test_setup_builds_for_the_card(self):
-        """CUDA is compiled for the card that is there; a card without a compiler is said to stay idle. On a machine of stubs."""
-        for cap, nvcc, want in (("9.0", True, "-Dcuda=enabled -Darch_cuda=90"), ("8.6", True, "-Dcuda=enabled -D"), ("8.9", False, "-Dcuda=disabled"), (None, True, "-Dcuda=disabled")):
+        """CUDA is compiled for the card that is there; a card without a compiler is said to stay idle, and so are cards and drivers that do not fit the compiler. On a
+        machine of stubs whose driver is of release 550."""
+        for cap, nvcc, want, *said in (("9.0", "13", "-Dcuda=enabled -Darch_cuda=90", "too old for what"), ("8.6", "13", "-Dcuda=enabled -D", "too old for what"), ("8.9", "", "-Dcuda=disabled", "no nvcc"), (None, "13", "-Dcuda=disabled"),
+                                       ("12.0", "12", "-Dcuda=enabled -D", "does not know this card")):
             with self.subTest(cap=cap, nvcc=nvcc), tempfile.TemporaryDirectory() as d:
                 stubs = {"dpkg-query": "echo install ok installed", "meson": 'echo "$@" >>log', "ninja": ":"}
-                stubs.update({"nvidia-smi": f"echo {cap}"} if cap else {}, **({"nvcc": ":"} if nvcc else {}))
+                stubs.update({"nvidia-smi": f"case $1 in *driver*) echo 550.54.15 ;; *) echo {cap} ;; esac"} if cap else {}, **({"nvcc": f"echo compute_80; echo compute_90; echo release {nvcc}.0"} if nvcc else {}))
                 os.makedirs(os.path.join(d, "bin"))
                 os.makedirs(os.path.join(d, ".ci"))
                 for name, text in stubs.items():
                     with open(os.path.join(d, "bin", name), "w") as f:
                         f.write(f"#!/bin/sh\n{text}\n")
                     os.chmod(f.name, 0o755)
-                for tool in ("sh", "dirname", "head", "tr", "sort", "id", "env"):
+                for tool in ("sh", "dirname", "head", "tr", "sort", "grep", "id", "env"):
                     os.symlink(shutil.which(tool), os.path.join(d, "bin", tool))
                 with open(os.path.join(d, ".ci", "setup"), "w") as f:
                     f.write(read(".ci/setup").replace("/usr/local/cuda", "/nowhere").replace("/opt/cuda", "/nowhere").replace("/dev/nvidiactl", "/nowhere/card"))
@@ -112,7 +114,8 @@ class Readme(driver.Case):
                 self.assertEqual(p.returncode, 0, p.stderr)
                 with open(os.path.join(d, "log")) as f:
                     self.assertIn(want, f.read())
-                self.assertEqual("no nvcc" in p.stderr, bool(cap and not nvcc), p.stderr)
+                for line in ("no nvcc", "does not know this card", "too old for what", "installing"):
+                    self.assertEqual(line in p.stderr, line in said, p.stderr)
 
     def test_commands_of_the_readme_build(self):
         """The first command is one line that does its own set-up, and runs the program that setup builds."""

@@ -1,7 +1,10 @@
 /* A session answers through a device and the CPU while other prompts are streamed to the same device, under the rules
  * by which a driver blocks its callers (cuda_emulate/driver.cpp): a call of one must not wait for work that the other
- * has yet to release. The built-in model. usage: test_driver [prompts] [tokens of a prompt] test_driver found LIST
- * tried|untried     checks which GPUs are found instead */
+ * has yet to release. The built-in model.
+ *
+ * usage: test_driver [prompts] [tokens of a prompt]. Other checks: test_driver found LIST tried|untried TEXT [trouble],
+ * which GPUs are found, and what is said of them; test_driver opens TEXT, what is said while the first one is
+ * opened, "": nothing. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +12,7 @@
 #include "base/log.h"
 #include "engine/ember/ember.h"
 #include "engine/engine.h"
+#include "gpu/gpu.h"
 #include "test/env.h"
 
 enum { SESSIONS = 12, TOKENS = 400, GAP = 3, PATIENCE_MS = 60000 };
@@ -31,16 +35,44 @@ static void submit(struct session *s, int from, int n, int most) {
 }
 static void quiet(void *ctx, enum log_level level, const char *text) {}
 
-static int check_found(const char *list, bool is_tried) {
+static int check_found(const char *list, bool is_tried, const char *text, bool is_trouble) {
     struct engine_gpus found;
     engine_find_gpus(&found);
-    if (!strcmp(found.list, list) && (!*list || found.is_tried == is_tried)) return 0;
-    printf("FAIL found '%s', %s: %s\n", found.list, found.is_tried ? "tried" : "untried", found.text);
+    if (!strcmp(found.list, list) && (!*list || found.is_tried == is_tried) && strstr(found.text, text) &&
+        !strstr(found.trouble, text) == !is_trouble)
+        return 0;
+    printf("FAIL found '%s', %s: %s; trouble: %s\n", found.list, found.is_tried ? "tried" : "untried", found.text,
+           found.trouble);
+    return 1;
+}
+
+struct said {
+    char text[1024];
+    int n;
+};
+static void keep(void *ctx, enum log_level level, const char *text) {
+    struct said *said = ctx;
+    snprintf(said->text, sizeof said->text, "%s", text);
+    said->n++;
+}
+static int check_opens(const char *text) {
+    struct said said = {0};
+    struct error e = {0};
+    struct gpu *g;
+    const struct gpu_spec spec = {.n = 1};
+    log_set(keep, &said, LOG_WARN);
+    if (gpu_open(&g, &spec, 0, &e)) keep(&said, LOG_WARN, e.text);
+    gpu_close(&g);
+    log_set(NULL, NULL, LOG_WARN);
+    if (*text ? said.n == 1 && strstr(said.text, text) : !said.n) return 0;
+    printf("FAIL said %d times: %s\n", said.n, said.text);
     return 1;
 }
 
 int main(int argc, char **argv) {
-    if (argc == 4 && !strcmp(argv[1], "found")) return check_found(argv[2], !strcmp(argv[3], "tried"));
+    if (argc >= 5 && !strcmp(argv[1], "found"))
+        return check_found(argv[2], !strcmp(argv[3], "tried"), argv[4], argc > 5 && *argv[5]);
+    if (argc == 3 && !strcmp(argv[1], "opens")) return check_opens(argv[2]);
     const int n = argc > 1 ? atoi(argv[1]) : 6, len = argc > 2 ? atoi(argv[2]) : 60;
     struct engine *eng;
     struct session *answer, *prompt[SESSIONS];

@@ -165,8 +165,12 @@ cudaError_t cudaGetLastError(void) {
     return e;
 }
 cudaError_t cudaPeekAtLastError(void) { return last; }
-cudaError_t cudaRuntimeGetVersion(int *version) { return *version = 13000, cudaSuccess; }
+cudaError_t cudaRuntimeGetVersion(int *version) { return *version = CUDART_VERSION, cudaSuccess; }
+cudaError_t cudaDriverGetVersion(int *version) { return *version = host_setting("CUDA", CUDART_VERSION), cudaSuccess; }
+int cuda_emulate_access(const char *path, int) { return !strcmp(path, "/proc/driver/nvidia/version") && host_setting("MODULE", 0) ? 0 : -1; }
 cudaError_t cudaGetDeviceCount(int *n) {
+    *n = 0;
+    if (host_setting("CUDA", CUDART_VERSION) / 1000 < CUDART_VERSION / 1000) return host_error(cudaErrorInsufficientDriver);
     *n = devices();
     return *n ? cudaSuccess : host_error(cudaErrorNoDevice);
 }
@@ -219,6 +223,8 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *low, int *high) {
 }
 cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *a, const void *kernel) {
     *a = {};
+    if (host_setting("OLD_PTX", 0)) return host_error(cudaErrorUnsupportedPtxVersion);
+    usleep((useconds_t)host_setting("COMPILE_MS", 0) * 1000);
     driver_load(kernel);
     return done();
 }

@@ -24,7 +24,9 @@
  * _SM (90), _MEM (4096 MiB), _PROCESSORS (4), _BLAS=0 (cuBLAS is missing) describe the cards. _FAIL=kind:n: the nth
  * alloc, copy or launch fails. _DRIVER=1: calls block as a driver's do; driver.cpp has the rules. _ORDER=0: missing
  * waits are not found; order.cpp has the rules. _LATE=NAME[:DEVICE],...: streams that the backend opened under these
- * names run late, by _LATE_MS (10) a command; NAME host: host threads after each wait for a timeline. */
+ * names run late, by _LATE_MS (10) a command; NAME host: host threads after each wait for a timeline. _CUDA (13000):
+ * the version of CUDA that the driver is for, 0: libcuda is missing; _MODULE=1: its kernel module is there;
+ * _COMPILE_MS: to load a kernel takes so long; _OLD_PTX=1: the driver does not know this PTX. */
 #include <math.h>
 #include <stdint.h>
 #include <string.h>

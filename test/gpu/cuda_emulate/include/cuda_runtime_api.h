@@ -18,6 +18,7 @@ typedef enum cudaError {
     cudaErrorInsufficientDriver = 35,
     cudaErrorNoDevice = 100,
     cudaErrorInvalidDevice = 101,
+    cudaErrorUnsupportedPtxVersion = 222,
     cudaErrorInvalidResourceHandle = 400,
     cudaErrorNotReady = 600,
     cudaErrorStreamCaptureUnsupported = 900,
@@ -72,6 +73,7 @@ const char *cudaGetErrorString(cudaError_t e);
 cudaError_t cudaGetLastError(void);
 cudaError_t cudaPeekAtLastError(void);
 cudaError_t cudaRuntimeGetVersion(int *version);
+cudaError_t cudaDriverGetVersion(int *version);
 cudaError_t cudaGetDeviceCount(int *n);
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device);
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr a, int device);
@@ -128,6 +130,7 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute a, i
 struct cudaFuncAttributes {
     int numRegs;
 };
+int cuda_emulate_access(const char *path, int mode); /* the files by which a driver shows in the kernel */
 /* a part of a block is an allocation of its own, or no longer */
 void cuda_emulate_note(void *p, size_t size, int is_live);
 void cuda_emulate_stream_name(cudaStream_t s, const char *name); /* the backend opens it under this name */
