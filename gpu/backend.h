@@ -13,7 +13,8 @@ struct gpu_backend {
     int (*open)(struct gpu **g, const struct gpu_spec *spec, int rank, struct error *e);
     void (*close)(struct gpu *g);
     size_t (*mem_free)(struct gpu *g);
-    void (*stats)(struct gpu *g, struct gpu_stats *out); /* NULL: no statistics */
+    bool (*elsewhere)(struct gpu *g, struct gpu_elsewhere *out); /* NULL: all memory is the device's */
+    void (*stats)(struct gpu *g, struct gpu_stats *out);         /* NULL: no statistics */
     int (*alloc)(struct gpu *g, void **p, size_t size, struct error *e);
     void (*free)(struct gpu *g, void *p);
     int (*error)(struct gpu *g, struct error *e);

@@ -389,6 +389,7 @@ const struct gpu_backend gpu_cuda = {
     .open = open_device,
     .close = close_device,
     .mem_free = cuda_memory_left,
+    .elsewhere = cuda_probe_elsewhere,
     .alloc = cuda_memory_alloc,
     .free = cuda_memory_free,
     .error = cuda_error,

@@ -132,6 +132,7 @@ int cuda_memory_host_alloc(struct gpu *g, void **p, size_t size, struct error *e
 void cuda_memory_host_free(struct gpu *g, void *p);
 int cuda_memory_register(struct gpu *g, const void *p, size_t size, struct error *e);
 void cuda_memory_unregister(struct gpu *g, const void *p);
+bool cuda_probe_elsewhere(struct gpu *g, struct gpu_elsewhere *out); /* cuda_probe.c: gpu_memory_elsewhere() */
 /* cuda_timeline.c */
 int cuda_timeline_open(struct gpu *g, struct gpu_timeline **n, struct error *e);
 void cuda_timeline_close(struct gpu_timeline *n);

@@ -122,6 +122,8 @@ struct cuda_routed {
 };
 int cuda_int4_fits(const struct cuda_routed *a); /* cuda_int4_experts supports these arguments: INT4 drafts */
 cudaError_t cuda_int4_experts(cudaStream_t s, const struct cuda_routed *a);
+cudaError_t cuda_probe_read(cudaStream_t s, const void *from, size_t bytes, int n_sms); /* from: aligned to 16 bytes */
+
 int cuda_routed_fits(const struct cuda_routed *a); /* cuda_routed_experts supports these arguments: any format */
 /* Its two launches. e: NULL, or an epilogue of EPILOGUE_LAST, which cuda_routed_has_epilogue() must allow. */
 cudaError_t cuda_routed_up(cudaStream_t s, const struct cuda_routed *a);

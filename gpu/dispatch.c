@@ -63,6 +63,9 @@ void gpu_close(struct gpu **g) {
 }
 const struct gpu_info *gpu_info(const struct gpu *g) { return &g->info; }
 size_t gpu_mem_free(struct gpu *g) { return g->b->mem_free(g); }
+bool gpu_memory_elsewhere(struct gpu *g, struct gpu_elsewhere *out) {
+    return g->b->elsewhere && g->b->elsewhere(g, out);
+}
 void gpu_reserve(struct gpu *g, size_t bytes) { g->info.mem -= bytes < g->info.mem ? bytes : g->info.mem; }
 struct gpu_stats gpu_stats(struct gpu *g) {
     struct gpu_stats u = {0};

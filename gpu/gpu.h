@@ -47,6 +47,14 @@ int gpu_open(struct gpu **g, const struct gpu_spec *spec, int rank, struct error
 void gpu_close(struct gpu **g);
 const struct gpu_info *gpu_info(const struct gpu *g);
 size_t gpu_mem_free(struct gpu *g);
+/* Memory in use that the driver seems to serve from system memory, as WSL2's does once a card is full: reads take many
+ * times as long as the data sheet says. False: none, or unknown. Takes some milliseconds; no other thread may use the
+ * device. */
+struct gpu_elsewhere {
+    size_t bytes, used; /* of the allocations that were read, large ones */
+    double read, sheet; /* bytes/s */
+};
+bool gpu_memory_elsewhere(struct gpu *g, struct gpu_elsewhere *out);
 /* lowers info.mem by what the driver will need; before anything is allocated */
 void gpu_reserve(struct gpu *g, size_t bytes);
 /* Returns statistics of all streams since gpu_open(), in seconds. In virtual time: operations bound by arithmetic and

@@ -21,6 +21,7 @@
 #include "engine/session/speeds.h"
 #include "engine/session/throughput.h"
 #include "engine/session/tpot.h"
+#include "engine/transfer/gpu_set.h"
 #include "engine/transfer/trace.h"
 
 /* Work that is ready in this round, by priority. One unit of it runs. */
@@ -117,6 +118,7 @@ static bool run_round(struct engine *eng) {
     else if (r.task || r.prefill) eng->decode_lead_s = r.n_decoding ? fmax(eng->decode_lead_s - t, -t) : 0;
     if (r.n_batch) tpot_batch_done(eng, r.n_decoding, eng->n_batch_tokens, t);
     else if (r.prefill && !r.task && r.n_decoding) tpot_charge(eng, eng->tpot.unit_s = t);
+    if (r.n_batch && eng->machine.gpus && !prefill_list_streams(eng)) gpu_set_check_memory(eng->machine.gpus);
     if (r.prefill_active) prefill_queue_emit_progress(eng);
     return true;
 }

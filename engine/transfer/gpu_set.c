@@ -1,5 +1,6 @@
 #include "engine/transfer/gpu_set.h"
 
+#include "base/log.h"
 #include "base/mem.h"
 
 bool gpu_set_pinned(const struct gpu_set *s, const void *p, size_t size) {
@@ -32,6 +33,25 @@ int gpu_set_pin(struct gpu_set *s, const struct weights *w, const struct numa *n
     int rc = pin_open(&s->pin, s->gpu[0], w, nodes, false, e);
     for (int i = 0; i < s->n && !rc; i++) gpu_reserve(s->gpu[i], pin_page_table_bytes(s->pin));
     return rc;
+}
+
+static void say_elsewhere(struct gpu *g, const struct gpu_elsewhere *m) {
+    const struct gpu_info *i = gpu_info(g);
+    log_say(LOG_WARN,
+            "device %d (%s): the driver keeps %.1f of %.1f GB of its memory in system memory: reads take %.0f GB/s "
+            "instead of up to %.0f. The card is full, perhaps since other programs use it; give hearth less of it, as "
+            "with --gpus %d,mem=%.0fG",
+            i->rank, i->name, 1e-9 * (double)m->bytes, 1e-9 * (double)m->used, 1e-9 * m->read, 1e-9 * m->sheet, i->id,
+            0.9e-9 * (double)(m->used - m->bytes));
+}
+void gpu_set_check_memory(struct gpu_set *s) {
+    for (int i = 0; i < s->n && !s->is_lost; i++) {
+        const size_t bytes = ledger_bytes(&s->ledger[i], LEDGER_LOCKABLE);
+        struct gpu_elsewhere m;
+        if (bytes <= s->checked_bytes[i]) continue;
+        s->checked_bytes[i] = bytes;
+        if (gpu_memory_elsewhere(s->gpu[i], &m)) say_elsewhere(s->gpu[i], &m);
+    }
 }
 
 void gpu_set_close(struct gpu_set **sp) {

@@ -3,8 +3,8 @@
  * has yet to release. The built-in model.
  *
  * usage: test_driver [prompts] [tokens of a prompt]. Other checks: test_driver found LIST tried|untried TEXT [trouble],
- * which GPUs are found, and what is said of them; test_driver opens TEXT, what is said while the first one is
- * opened, "": nothing. */
+ * which GPUs are found, and what is said of them; test_driver opens|answers TEXT, what is said while the first one is
+ * opened, or answers, "": nothing. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -69,10 +69,41 @@ static int check_opens(const char *text) {
     return 1;
 }
 
+/* One answer with the device, of which TEXT is said once. */
+static int check_answers(const char *text) {
+    struct said said = {0};
+    struct error e = {0};
+    struct engine *eng;
+    struct session *s;
+    struct event ev;
+    const struct engine_params p = {.dir = "ember:",
+                                    .threads = 1,
+                                    .gpus = "0,math=f32",
+                                    .prefill = PREFILL_CPU,
+                                    .decode = DECODE_HYBRID,
+                                    .context = 64,
+                                    .deterministic = true};
+    file_embed(ember_files);
+    log_set(keep, &said, LOG_WARN);
+    if (engine_open(&eng, &p, &e) || session_open(eng, &s, &e)) die("open", &e);
+    submit(s, 0, 4, 3);
+    do {
+        if (!engine_poll(eng, &ev, PATIENCE_MS)) die("hangs", &(struct error){.text = "nothing for a minute"});
+        if (ev.kind == EVENT_ERROR) die("the answer", &ev.error);
+    } while (ev.kind != EVENT_DONE);
+    session_close(&s);
+    engine_close(&eng);
+    log_set(NULL, NULL, LOG_WARN);
+    if (*text ? said.n == 1 && strstr(said.text, text) : !said.n) return 0;
+    printf("FAIL said %d times: %s\n", said.n, said.text);
+    return 1;
+}
+
 int main(int argc, char **argv) {
     if (argc >= 5 && !strcmp(argv[1], "found"))
         return check_found(argv[2], !strcmp(argv[3], "tried"), argv[4], argc > 5 && *argv[5]);
     if (argc == 3 && !strcmp(argv[1], "opens")) return check_opens(argv[2]);
+    if (argc == 3 && !strcmp(argv[1], "answers")) return check_answers(argv[2]);
     const int n = argc > 1 ? atoi(argv[1]) : 6, len = argc > 2 ? atoi(argv[2]) : 60;
     struct engine *eng;
     struct session *answer, *prompt[SESSIONS];

@@ -472,6 +472,8 @@ change("driver-container", "nobody is told of a card whose driver is missing in 
 change("card-old", "a card that is too old is listed without a reason", "cuda_emu_found_sm75", ("gpu/cuda_find.c", 'sm < CUDA_LEAST_SM ? ", too old', 'sm < 0 ? ", too old'))
 change("card-compiles", "minutes of compilation pass without a word", "cuda_emu_compiles_sm100", ("gpu/cuda_load.c", "bool is_announced = cuda_load_code(sm) == CUDA_CODE_CUBIN;", "bool is_announced = true;"))
 change("card-assembled", "a card whose code is there is said to need compilation", "cuda_emu_compiles_sm120", ("gpu/cuda_load.c", "cubins[i] <= sm) return", "cubins[i] < sm) return"))
+change("memory-elsewhere", "memory that the driver serves from system memory is not noticed", "cuda_emu_memory_slow", ("engine/session/engine_thread.c", "gpu_set_check_memory(eng->machine.gpus);", ";"))
+change("memory-own", "a card's own memory is said to be elsewhere", "cuda_emu_memory_own", ("gpu/cuda_probe.c", "if (!(best_s > limit_s)) continue;", ""))
 change("workspace-first", "a stream's first workspace waits for the stream, which waits for the CPU", "cuda_emu_modes_moved_1", ("gpu/cuda.c", "} else if (s->workspace) {", "} else if (cudaStreamSynchronize(s->stream), s->workspace) {"))
 change("calls-loops", "the kinds of a schema that refers to itself many times are followed for ever", "unit_tools", ("tokenizer/chat/tool_calls_values.c", " || ++*parts > SCHEMA_PARTS", ""))
 change("spin-vain", "threads poll for as long after a wait in vain", "kcheck_pool", ("base/spin.c", "if (in_vain) n_skipped = SKIPPED;", ""))

@@ -192,6 +192,8 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr a, int device) {
     if (cudaGetDeviceProperties(&p, device)) return cudaErrorInvalidDevice;
     switch (a) {
     case cudaDevAttrMultiProcessorCount: *value = p.multiProcessorCount; break;
+    case cudaDevAttrMemoryClockRate: *value = host_setting("CLOCK_KHZ", 0); break;
+    case cudaDevAttrGlobalMemoryBusWidth: *value = 8; break;
     case cudaDevAttrComputeCapabilityMajor: *value = p.major; break;
     case cudaDevAttrComputeCapabilityMinor: *value = p.minor; break;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = (int)p.sharedMemPerBlockOptin; break;

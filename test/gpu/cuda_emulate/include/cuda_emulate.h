@@ -26,7 +26,8 @@
  * waits are not found; order.cpp has the rules. _LATE=NAME[:DEVICE],...: streams that the backend opened under these
  * names run late, by _LATE_MS (10) a command; NAME host: host threads after each wait for a timeline. _CUDA (13000):
  * the version of CUDA that the driver is for, 0: libcuda is missing; _MODULE=1: its kernel module is there;
- * _COMPILE_MS: to load a kernel takes so long; _OLD_PTX=1: the driver does not know this PTX. */
+ * _COMPILE_MS: to load a kernel takes so long; _OLD_PTX=1: the driver does not know this PTX. _CLOCK_KHZ (0: not told):
+ * of memory that is 8 bits wide; _SLOW=KERNEL:MS: it takes so much longer. */
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
