@@ -277,9 +277,28 @@ struct layer_time {
 /* Operations that count where the device alone limits a layer, unless they are joined: KV rows staged for the host, and
  * the experts' sum zeroed and added. */
 enum { DEVICE_ONLY_OPS = 4 };
+/* The device's part of a layer with a pool, `share` of the experts that the rows choose: their rows are gathered,
+ * computed and added one expert after another. Before that a sum is cleared, and indices and weights are copied. */
+enum { POOL_EXPERT_OPS = 2, POOL_LAYER_OPS = 3 };
+static double pool_time(const struct cost_machine *m, int d, const struct cost_model *q, double rows, double share) {
+    const double n = cost_distinct(q, rows) * share, small = m->domain[d].latency[COST_ELEM];
+    if (!(n > 0)) return 0;
+    return n * (expert_time(m, d, q, rows * q->topk / cost_distinct(q, rows), rows, 0) +
+                m->domain[d].latency[COST_FFN] + POOL_EXPERT_OPS * small) +
+           POOL_LAYER_OPS * small;
+}
+
+/* Layers that are alike: where their attention blocks are, whether they have experts, and of their choices the share
+ * that the device has. is_pool: in slots that move, or to which missing ones are sent. */
+struct layer_kind {
+    int count;
+    bool on_device, experts, is_pool;
+    double resident;
+};
 static struct layer_time layer_time(const struct cost_machine *m, const struct cost_model *q,
-                                    const struct cost_decode *s, int rows, bool on_device, bool experts,
-                                    double resident, double taken) {
+                                    const struct cost_decode *s, int rows, const struct layer_kind *k, double taken) {
+    const bool on_device = k->on_device;
+    const double resident = k->resident;
     struct cost_rows r = cost_decode_rows(rows, s->keys);
     if (s->is_one_session) r.sessions = 1;
     int d = on_device ? 1 + s->device : 0, ranks = on_device && s->ranks > 1 ? s->ranks : 1;
@@ -288,24 +307,29 @@ static struct layer_time layer_time(const struct cost_machine *m, const struct c
     if (ranks > 1) share = rank_model(q, ranks), part = &share;
     const double sum = all_reduce_time(m, d, q, rows, ranks);
     double attn = attention_block_time(m, d, part, r, taken) + sum;
-    if (!experts) {
+    if (!k->experts) {
         attn += ffn_time(m, d, q, rows, part->ffn_bytes, part->ffn_flops, 1, taken) + sum;
         return (struct layer_time){on_device ? 0 : attn, on_device ? attn : 0, attn};
     }
     double shared =
         ffn_time(m, d, q, rows, part->shared_bytes, part->shared_flops, 1, taken) + (q->shared_bytes > 0 ? sum : 0);
-    const bool is_resident = resident >= 1; /* nothing for the CPU */
     if (!on_device) {
         attn += shared + routed_time(m, 0, q, rows, 1, taken);
         return (struct layer_time){attn, 0, attn};
     }
-    if (s->sends_experts && !is_resident) {
+    if (k->is_pool && s->sends_experts) {
         const double sent = cost_distinct(q, rows) * (1 - resident) * cost_transfer(m, d, COST_H2D, q->expert_bytes),
-                     computed = shared + routed_time(m, d, q, rows, 1, 0);
+                     computed = shared + pool_time(m, d, q, rows, 1);
         return (struct layer_time){0, attn + max_of(sent, computed), attn + m->hand_off_s + max_of(sent, computed)};
     }
-    double cpu = routed_time(m, 0, q, rows, 1 - resident, taken),
-           gpu = shared + routed_time(m, d, q, rows, resident, 0);
+    const double cpu = routed_time(m, 0, q, rows, 1 - resident, taken);
+    if (k->is_pool) {
+        const double pool = pool_time(m, d, q, rows, resident);
+        return (struct layer_time){cpu, attn + shared + pool,
+                                   attn + max_of(hand_off_time(m, d, q, rows) + max_of(cpu, pool), shared)};
+    }
+    const bool is_resident = resident >= 1; /* nothing for the CPU */
+    double gpu = shared + routed_time(m, d, q, rows, resident, 0);
     if (is_resident && !joins_small(m, d, q, rows)) gpu += DEVICE_ONLY_OPS * m->domain[d].latency[COST_ELEM];
     if (is_resident) return (struct layer_time){0, attn + gpu, attn + gpu};
     return (struct layer_time){cpu, attn + gpu, max_of(attn + hand_off_time(m, d, q, rows) + cpu, attn + gpu)};
@@ -321,23 +345,17 @@ double cost_decode(const struct cost_machine *m, const struct cost_model *q, con
     const int dense_on_device = on < q->dense_layers ? on : q->dense_layers, moe = q->layers - q->dense_layers,
               moe_on_device = on - dense_on_device,
               whole = devices ? (s->n_expert_layers < moe_on_device ? s->n_expert_layers : moe_on_device) : 0;
-    const struct {
-        int count;
-        bool on_device, experts;
-        double resident;
-    } kinds[] = {{q->dense_layers - dense_on_device, false, false, 0},
-                 {moe - moe_on_device, false, true, 0},
-                 {dense_on_device, true, false, 0},
-                 {moe_on_device - whole, true, true, s->resident_share},
-                 {whole, true, true, 1}};
+    const struct layer_kind kinds[] = {
+        {q->dense_layers - dense_on_device, false, false, false, 0},
+        {moe - moe_on_device, false, true, false, 0},
+        {dense_on_device, true, false, false, 0},
+        {moe_on_device - whole, true, true, s->moves_experts || s->sends_experts, s->resident_share},
+        {whole, true, true, false, 1}};
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
         if (kinds[k].count < 1) continue;
-        const int count = kinds[k].count;
-        struct layer_time a = layer_time(m, q, s, part[0], kinds[k].on_device, kinds[k].experts, kinds[k].resident,
-                                         taken),
-                          b = {0};
-        if (dual) b = layer_time(m, q, s, part[1], kinds[k].on_device, kinds[k].experts, kinds[k].resident, taken);
-        sum += count * max_of(max_of(a.chain, b.chain), max_of(a.cpu + b.cpu, a.gpu + b.gpu));
+        struct layer_time a = layer_time(m, q, s, part[0], &kinds[k], taken), b = {0};
+        if (dual) b = layer_time(m, q, s, part[1], &kinds[k], taken);
+        sum += kinds[k].count * max_of(max_of(a.chain, b.chain), max_of(a.cpu + b.cpu, a.gpu + b.gpu));
     }
     int head = on == q->layers ? 1 + s->device : 0;
     for (int i = 0; i < 1 + dual; i++) sum += cost_head(m, head, q, part[i]); /* the head overlaps with nothing */

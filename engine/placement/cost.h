@@ -169,12 +169,14 @@ struct cost_decode {
     int device;            /* rank with the attention blocks */
     int n_device_layers;   /* layers whose attention block is on the device; the CPU has the rest */
     int n_expert_layers;   /* how many of the device's layers have all their experts there too */
-    double resident_share; /* share of the chosen experts that are pinned or in the pool, in the device's other layers
-                            */
-    bool sends_experts;    /* the device computes all experts of those layers, and is sent those that it lacks */
-    bool is_one_session;   /* all rows are of one session, as of drafted tokens */
-    bool beside_prefill;   /* a concurrent prefill streams weights, which takes host memory bandwidth */
-    int ranks;             /* devices that share each of these layers (tensor parallel); 0, 1: not shared */
+    double resident_share; /* share of the chosen experts that the device computes, in its other layers */
+    /* The device's experts of those layers are in a pool that moves: the host launches each of them once it knows what
+     * was chosen. */
+    bool moves_experts;
+    bool sends_experts;  /* the device computes all experts of those layers, and is sent those that it lacks */
+    bool is_one_session; /* all rows are of one session, as of drafted tokens */
+    bool beside_prefill; /* a concurrent prefill streams weights, which takes host memory bandwidth */
+    int ranks;           /* devices that share each of these layers (tensor parallel); 0, 1: not shared */
 };
 double cost_decode(const struct cost_machine *m, const struct cost_model *q, const struct cost_decode *s);
 /* the best size of DUAL's first micro-batch */

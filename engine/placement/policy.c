@@ -230,6 +230,7 @@ static double expected_decode_s(const struct policy_machine *m, const struct pol
                             .n_expert_layers = m->n_expert_layers,
                             .resident_share = m->resident_share,
                             .sends_experts = m->sends_experts,
+                            .moves_experts = m->moves_experts,
                             .beside_prefill = in->beside_prefill,
                             .ranks = m->ranks};
     if (mode == DECODE_DUAL) *cut = s.first_rows = cost_best_cut(m->cost, m->model, &s);
@@ -343,6 +344,7 @@ int policy_time_slice(const struct policy_machine *m, const struct policy_decode
                                       .n_expert_layers = m->n_expert_layers,
                                       .resident_share = m->resident_share,
                                       .sends_experts = m->sends_experts,
+                                      .moves_experts = m->moves_experts,
                                       .ranks = m->ranks};
         t[all] = cost_decode(m->cost, q, &s);
     }

@@ -35,7 +35,8 @@ struct policy_machine {
     int expert_layers[POLICY_DEVICES];  /* how many of these it keeps with all their routed experts */
     int n_device_layers;                /* layers whose attention block is on devices; 0: as many as fit */
     int n_expert_layers;                /* how many of these have all their routed experts on devices too */
-    double resident_share;              /* share of the other layers' choices that devices have pinned */
+    double resident_share;              /* share of the other layers' choices that devices compute */
+    bool moves_experts;                 /* the experts for that are in pools, which move */
     bool sends_experts;                 /* devices compute all experts of those layers, and are sent what they lack */
     int ranks;                          /* devices that share each of these layers; 0, 1: not shared */
     bool is_lost;                       /* a device failed permanently */

@@ -255,6 +255,26 @@ static void pinned_experts_count(void **st) {
     assert_true(half < 0.8 * none);
 }
 
+/* Experts of a pool are launched one by one, once the host knows the choice: slower than pinned ones, and not free
+ * where all are there. */
+static void experts_of_a_pool_are_launched_one_by_one(void **st) {
+    struct policy_machine m = machine(1);
+    m.n_device_layers = v3.layers, m.resident_share = 0.5;
+    const double pinned = step(m, sessions(1)).tpot_s;
+    m.moves_experts = true;
+    const double moving = step(m, sessions(1)).tpot_s;
+    assert_true(moving >= pinned && moving < 1.1 * pinned);
+    m.resident_share = 1;
+    const double all = step(m, sessions(1)).tpot_s;
+    const int moe = v3.layers - v3.dense_layers;
+    m.moves_experts = false;
+    const double all_pinned = step(m, sessions(1)).tpot_s,
+                 launches = moe * v3.topk * 3 * paper.domain[1].latency[COST_ELEM];
+    assert_true(all > all_pinned + 0.6 * launches && all < all_pinned + 2 * launches + 2 * moe * paper.hand_off_s);
+    m.n_expert_layers = moe, m.resident_share = 0, m.moves_experts = true; /* whole layers are no pool */
+    assert_true(step(m, sessions(1)).tpot_s <= all_pinned);
+}
+
 /* What a device lacks crosses its link, after the attention that chose it; the CPU computes nothing. */
 static void sent_experts_cross_the_link(void **st) {
     struct policy_machine m = machine(1);
@@ -288,6 +308,7 @@ static void long_caches_take_turns(void **st) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(pinned_experts_count),
+                                       cmocka_unit_test(experts_of_a_pool_are_launched_one_by_one),
                                        cmocka_unit_test(sent_experts_cross_the_link),
                                        cmocka_unit_test(long_caches_take_turns),
                                        cmocka_unit_test(time_of_a_decision_is_printed),
