@@ -213,6 +213,12 @@ static int open_virtual_kv(struct virtual *v, struct kv *kv, int capacity, struc
     return rc;
 }
 
+/* The position of batch i. Virtual time keeps no sums of groups of tokens that are still open, so batches of models
+ * that select such groups are at the beginning of one. */
+static int virtual_position(const struct config *c, int keys, int i) {
+    return c->index_block > 1 ? keys / c->index_block * c->index_block : keys + i;
+}
+
 int virtual_decode(struct virtual *v, enum exec_mode cut, int sessions, int keys, double *seconds, enum exec_mode *ran,
                    struct error *e) {
     enum { STEPS = 3 };
@@ -225,7 +231,8 @@ int virtual_decode(struct virtual *v, enum exec_mode cut, int sessions, int keys
         if ((rc = open_virtual_kv(v, &kv[opened], keys + STEPS + 1, e))) break;
     for (int i = 0; i <= STEPS && !rc; i++) {
         for (int k = 0; k < sessions; k++)
-            spans[k] = (struct decode_span){.kv = &kv[k], .tokens = &token, .pos = keys + i, .n = 1};
+            spans[k] = (struct decode_span){
+                .kv = &kv[k], .tokens = &token, .pos = virtual_position(&v->w.config, keys, i), .n = 1};
         struct cost_decode dual = {.mode = DECODE_DUAL,
                                    .rows = sessions,
                                    .keys = keys,

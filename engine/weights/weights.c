@@ -87,12 +87,18 @@ static size_t idle_value_bytes(const struct weights *w) {
                 mat_bytes(&w->layers[i].v) / (size_t)c->n_value_experts * (size_t)(c->n_value_experts - c->value_topk);
     return sum;
 }
+/* Bytes of the layers' tables of n-grams, of which a token reads a few rows. */
+static size_t table_bytes(const struct weights *w) {
+    size_t sum = 0;
+    for (int i = 0; i < w->config.n_layers; i++) sum += mat_bytes(&w->layers[i].ngram_table);
+    return sum;
+}
 size_t weights_token_bytes(const struct weights *w) {
     const struct config *c = &w->config;
     size_t routed = c->n_experts ? w->bytes_routed / (size_t)c->n_experts * (size_t)c->topk : 0;
     for (int i = 0; i < c->n_layers; i++)
         routed += c->layer[i].moe && c->layer[i].pass ? weights_expert_bytes(w) * (size_t)c->topk : 0;
-    return routed + w->bytes_dense - idle_value_bytes(w) + mat_bytes(&w->head);
+    return routed + w->bytes_dense - idle_value_bytes(w) - table_bytes(w) + mat_bytes(&w->head);
 }
 
 uint64_t weights_token_flops(const struct weights *w) {

@@ -469,6 +469,8 @@ change("order-state", "a rank continues another's state before it is complete", 
 change("order-stage-freed", "an expert is uploaded over one that is still read", "cuda_emu_modes_alone", ("engine/transfer/stage.c", "if (c->first && c->after) rc = gpu_timeline_wait(s->o.freed, c->after, s->o.stream);", ""))
 change("order-tensor-join", "tensor parallel ranks add the CPU's sum before it is complete", "cuda_emu_late_host", ("engine/exec/decode/decode_tensor.c", "TRY(gpu_timeline_wait(m->cpu_done, m->n_awaited, d->main));", ";"))
 change("cost-pool-launches", "launches of a pool's experts cost nothing", "unit_policy_decode", ("engine/placement/cost.c", "m->domain[d].latency[COST_FFN] + POOL_EXPERT_OPS * small) +", "0) +"))
+change("plan-tables", "a token reads all of a table of n-grams", "e2e_plan", ("engine/weights/weights.c", " - table_bytes(w) +", " +"))
+change("plan-groups", "a batch in virtual time continues groups of tokens that nobody began", "e2e_plan", ("engine/plan/virtual.c", "return c->index_block > 1 ?", "return c->index_block < 0 ?"))
 change("driver-release", "a driver that is too old is said to be missing", "cuda_emu_driver_550", ("gpu/cuda_find.c", "if (cudaDriverGetVersion(&found)) found = 0;", "found = 0;"))
 change("driver-container", "nobody is told of a card whose driver is missing in the container", "cuda_emu_driver_container", ("gpu/cuda_find.c", "*has_card = found > 0 || has_kernel_driver();", "*has_card = found > 0;"))
 change("card-old", "a card that is too old is listed without a reason", "cuda_emu_found_sm75", ("gpu/cuda_find.c", 'sm < CUDA_LEAST_SM ? ", too old', 'sm < 0 ? ", too old'))
