@@ -288,6 +288,15 @@ static double pool_time(const struct cost_machine *m, int d, const struct cost_m
            POOL_LAYER_OPS * small;
 }
 
+/* The missing experts of a layer, divided between the CPU and the link so that both end together; alone_s: on the CPU
+ * alone. What the link reads of host memory is taken from the CPU. */
+static double divided_time(const struct cost_machine *m, int d, const struct cost_model *q, double rows, double missing,
+                           double alone_s) {
+    const double sent = cost_distinct(q, rows) * missing * cost_transfer(m, d, COST_H2D, q->expert_bytes),
+                 beside = routed_time(m, 0, q, rows, missing, m->domain[d].link[COST_H2D].rate);
+    return sent > 0 ? min_of(alone_s, beside * sent / (beside + sent)) : alone_s;
+}
+
 /* Layers that are alike: where their attention blocks are, whether they have experts, and of their choices the share
  * that the device has. is_pool: in slots that move, or to which missing ones are sent. */
 struct layer_kind {
@@ -322,7 +331,8 @@ static struct layer_time layer_time(const struct cost_machine *m, const struct c
                      computed = shared + pool_time(m, d, q, rows, 1);
         return (struct layer_time){0, attn + max_of(sent, computed), attn + m->hand_off_s + max_of(sent, computed)};
     }
-    const double cpu = routed_time(m, 0, q, rows, 1 - resident, taken);
+    double cpu = routed_time(m, 0, q, rows, 1 - resident, taken);
+    if (s->divides_missing && resident > 0) cpu = divided_time(m, d, q, rows, 1 - resident, cpu);
     if (k->is_pool) {
         const double pool = pool_time(m, d, q, rows, resident);
         return (struct layer_time){cpu, attn + shared + pool,

@@ -173,6 +173,9 @@ struct cost_decode {
     /* The device's experts of those layers are in a pool that moves: the host launches each of them once it knows what
      * was chosen. */
     bool moves_experts;
+    /* The link sends some of the pinned layers' missing experts while the CPU computes the others, as finely divided as
+     * can be: a bound, which no executor reaches. */
+    bool divides_missing;
     bool sends_experts;  /* the device computes all experts of those layers, and is sent those that it lacks */
     bool is_one_session; /* all rows are of one session, as of drafted tokens */
     bool beside_prefill; /* a concurrent prefill streams weights, which takes host memory bandwidth */

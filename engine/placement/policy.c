@@ -366,6 +366,21 @@ int policy_max_sessions(const struct policy_machine *m, const struct policy_deco
     }
 }
 
+/* Percent that a batch would gain at most if the link took missing experts of pinned layers from the CPU. */
+static double gain_of_dividing(const struct policy_machine *m, const struct policy_decode_in *in,
+                               const struct policy_decode_out *out) {
+    struct cost_decode s = {.mode = DECODE_HYBRID,
+                            .rows = out->batch,
+                            .keys = in->keys,
+                            .n_device_layers = out->n_device_layers,
+                            .n_expert_layers = m->n_expert_layers,
+                            .resident_share = m->resident_share,
+                            .ranks = m->ranks};
+    const double now_s = cost_decode(m->cost, m->model, &s);
+    s.divides_missing = true;
+    return 100 * (now_s / cost_decode(m->cost, m->model, &s) - 1);
+}
+
 void policy_decode_why(const struct policy_machine *m, const struct policy_decode_in *in,
                        const struct policy_decode_out *out, char *why, size_t cap) {
     const char *const *refused = out->refused;
@@ -382,6 +397,11 @@ void policy_decode_why(const struct policy_machine *m, const struct policy_decod
     append_times(why, cap, out->seconds, out->mode);
     if (out->mode != DECODE_CPU && out->n_device_layers < m->model->layers)
         append_why(why, cap, "; %d of %d layers fit on the devices", out->n_device_layers, m->model->layers);
+    if (out->mode == DECODE_HYBRID && m->resident_share > 0 && m->resident_share < 1 && !m->sends_experts &&
+        !m->moves_experts)
+        append_why(why, cap,
+                   "; the CPU computes the experts that are not pinned: sending some would gain %.0f%% at most",
+                   gain_of_dividing(m, in, out));
     if (in->n_decoding > out->batch) append_why(why, cap, "; %d of %d sessions at once", out->batch, in->n_decoding);
     if (m->max_tpot_s > 0 && out->tpot_s > 0)
         append_why(why, cap, "; %.3g ms per token, %s the limit of %.4g (--max-tpot)", out->tpot_s * 1e3,

@@ -47,7 +47,7 @@ static int choose_exec(struct engine *eng, struct session **batch, int n) {
                         !memcmp(out.refused, last->refused, sizeof out.refused) &&
                         fabs(out.seconds[out.mode] / last->seconds[out.mode] - 1) < 0.05;
     if (!is_explained) { /* not for every batch: formatting takes as long as a layer of a small model */
-        char why[200];
+        char why[320];
         *last = out;
         policy_decode_why(&m, &in, &out, why, sizeof why);
         char turns[100] = "";

@@ -468,6 +468,7 @@ change("order-plane", "keys of another rank overwrite rows of another layout bef
 change("order-state", "a rank continues another's state before it is complete", "cuda_emu_modes_states", (KVRING, "    TRY(gpu_pair_wait(previous->state_computed[layer % 2][previous_stripe], layer_use(layer), r->compute_stream));\n", ""))
 change("order-stage-freed", "an expert is uploaded over one that is still read", "cuda_emu_modes_alone", ("engine/transfer/stage.c", "if (c->first && c->after) rc = gpu_timeline_wait(s->o.freed, c->after, s->o.stream);", ""))
 change("order-tensor-join", "tensor parallel ranks add the CPU's sum before it is complete", "cuda_emu_late_host", ("engine/exec/decode/decode_tensor.c", "TRY(gpu_timeline_wait(m->cpu_done, m->n_awaited, d->main));", ";"))
+change("cost-divided", "the bound of divided experts sends none of them", "unit_policy_decode", ("engine/placement/cost.c", "return sent > 0 ? min_of(alone_s, beside * sent / (beside + sent)) : alone_s;", "return alone_s;"))
 change("cost-pool-launches", "launches of a pool's experts cost nothing", "unit_policy_decode", ("engine/placement/cost.c", "m->domain[d].latency[COST_FFN] + POOL_EXPERT_OPS * small) +", "0) +"))
 change("plan-tables", "a token reads all of a table of n-grams", "e2e_plan", ("engine/weights/weights.c", " - table_bytes(w) +", " +"))
 change("plan-groups", "a batch in virtual time continues groups of tokens that nobody began", "e2e_plan", ("engine/plan/virtual.c", "return c->index_block > 1 ?", "return c->index_block < 0 ?"))

@@ -255,6 +255,35 @@ static void pinned_experts_count(void **st) {
     assert_true(half < 0.8 * none);
 }
 
+/* What the link could take from the CPU is said: at most what both together read, and nothing where it has no rate. */
+static void dividing_is_bounded(void **st) {
+    struct policy_machine m = machine(1);
+    struct cost_decode s = {.mode = DECODE_HYBRID,
+                            .rows = 1,
+                            .keys = 1000,
+                            .n_device_layers = v3.layers,
+                            .resident_share = 0.3},
+                       divided = s;
+    const double now = cost_decode(&paper, &v3, &s), rate = paper.domain[1].link[COST_H2D].rate;
+    divided.divides_missing = true;
+    const double best = cost_decode(&paper, &v3, &divided);
+    assert_true(best < now && best > now / (1 + rate / 400e9)); /* the CPU reads some 700 GB/s */
+    paper.domain[1].link[COST_H2D].rate = 1e6;
+    const double slow = cost_decode(&paper, &v3, &s), slow_divided = cost_decode(&paper, &v3, &divided);
+    paper.domain[1].link[COST_H2D].rate = rate;
+    assert_true(slow_divided <= slow && slow_divided > 0.99 * slow);
+    m.n_device_layers = v3.layers, m.resident_share = 0.3;
+    struct policy_decode_out out;
+    const struct policy_decode_in in = sessions(1);
+    char why[320];
+    policy_decode_batch(&m, &in, &out);
+    policy_decode_why(&m, &in, &out, why, sizeof why);
+    assert_non_null(strstr(why, "the CPU computes the experts that are not pinned: sending some would gain "));
+    m.resident_share = 0;
+    policy_decode_why(&m, &in, &out, why, sizeof why);
+    assert_null(strstr(why, "not pinned"));
+}
+
 /* Experts of a pool are launched one by one, once the host knows the choice: slower than pinned ones, and not free
  * where all are there. */
 static void experts_of_a_pool_are_launched_one_by_one(void **st) {
@@ -309,6 +338,7 @@ static void long_caches_take_turns(void **st) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(pinned_experts_count),
                                        cmocka_unit_test(experts_of_a_pool_are_launched_one_by_one),
+                                       cmocka_unit_test(dividing_is_bounded),
                                        cmocka_unit_test(sent_experts_cross_the_link),
                                        cmocka_unit_test(long_caches_take_turns),
                                        cmocka_unit_test(time_of_a_decision_is_printed),
