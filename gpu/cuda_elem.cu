@@ -151,27 +151,36 @@ static __global__ void sort_scan_kernel(int32_t *offset, int n) {
     }
     if (!lane) offset[0] = 0;
 }
+/* The sum over the lanes of a warp, in all of them. */
+__device__ inline int warp_count(int v) {
+    for (int d = 16; d; d /= 2) v += __shfl_xor_sync(0xffffffffu, v, d);
+    return v;
+}
 static __global__ void sort_fill_kernel(const int32_t *offset, int32_t *token, float *weight, const int32_t *ids, const float *weights,
     size_t pairs, int topk, int first) {
-    __shared__ int warp_count[32], base;
-    int e = (int)blockIdx.x + first, lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    if (!threadIdx.x) base = offset[blockIdx.x]; /* read after the first barrier */
-    for (size_t i0 = 0; i0 < pairs; i0 += blockDim.x) {
-        size_t i = i0 + threadIdx.x;
-        bool mine = i < pairs && ids[i] == e;
-        unsigned votes = __ballot_sync(0xffffffffu, mine);
-        if (!lane) warp_count[warp] = __popc(votes);
-        __syncthreads();
-        int at = base + __popc(votes & ((1u << lane) - 1));
-        for (int w = 0; w < warp; w++) at += warp_count[w];
-        if (mine) {
-            token[at] = (int32_t)(i / (size_t)topk);
-            weight[at] = weights[i];
+    __shared__ int count[32];
+    const int e = (int)blockIdx.x + first, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    /* Each warp has a run of pairs and passes it twice without a barrier: to count the expert's, and to store them. */
+    const size_t run = (pairs + (size_t)blockDim.x - 1) / blockDim.x * 32, from = run * (size_t)warp, end = from + run < pairs ? from + run : pairs;
+    int mine = 0;
+#pragma unroll 4
+    for (size_t i = from + (size_t)lane; i < end; i += 32) mine += ids[i] == e;
+    mine = warp_count(mine);
+    if (!lane) count[warp] = mine;
+    __syncthreads();
+    int at = offset[blockIdx.x];
+    for (int w = 0; w < warp; w++) at += count[w];
+#pragma unroll 4
+    for (size_t i0 = from; i0 < end; i0 += 32) {
+        const size_t i = i0 + (size_t)lane;
+        const bool is_mine = i < end && ids[i] == e;
+        const unsigned votes = __ballot_sync(0xffffffffu, is_mine);
+        const int to = at + __popc(votes & ((1u << lane) - 1));
+        if (is_mine) {
+            token[to] = (int32_t)((uint32_t)i / (uint32_t)topk); /* a division of 64 bits is a call */
+            weight[to] = weights[i];
         }
-        __syncthreads();
-        if (!threadIdx.x)
-            for (int w = 0; w < warps; w++) base += warp_count[w];
-        __syncthreads();
+        at += __popc(votes);
     }
 }
 cudaError_t cuda_sort(cudaStream_t s, const struct op_sort *o) {
@@ -179,7 +188,7 @@ cudaError_t cuda_sort(cudaStream_t s, const struct op_sort *o) {
     const unsigned experts = (unsigned)(o->last - o->first);
     sort_count_kernel<<<experts, 512, 0, s>>>(o->offset, o->ids, pairs, o->first);
     sort_scan_kernel<<<1, 32, 0, s>>>(o->offset, (int)experts);
-    sort_fill_kernel<<<experts, 512, 0, s>>>(o->offset, o->token, o->weight, o->ids, o->weights, pairs, o->topk, o->first);
+    sort_fill_kernel<<<experts, 1024, 0, s>>>(o->offset, o->token, o->weight, o->ids, o->weights, pairs, o->topk, o->first);
     return cudaGetLastError();
 }
 

@@ -150,7 +150,7 @@ cudaError_t cuda_gemv_gated(cudaStream_t s, const struct op_linear *gate, const 
 /* 64 tokens x 64 outputs per block, 16 of K at a time, 4 x 4 per thread. */
 enum { TILE = 64, DEPTH = 16 };
 static __global__ void gemm_f32_kernel(struct op_linear l) {
-    __shared__ float xs[DEPTH][TILE + 4], ws[DEPTH][TILE + 4];
+    __shared__ __align__(16) float xs[DEPTH][TILE + 4], ws[DEPTH][TILE + 4];
     int z = blockIdx.z, tid = threadIdx.x;
     struct mat w = head_of(l, z);
     int in = l.transposed ? w.rows : w.cols, out = l.transposed ? w.cols : w.rows;
@@ -171,11 +171,14 @@ static __global__ void gemm_f32_kernel(struct op_linear l) {
             }
             __syncthreads();
 #pragma unroll
-            for (int k = 0; k < DEPTH; k++)
+            for (int k = 0; k < DEPTH; k++) {
+                const float4 a = *(const float4 *)&xs[k][tr], b = *(const float4 *)&ws[k][tc];
+                const float av[4] = {a.x, a.y, a.z, a.w}, bv[4] = {b.x, b.y, b.z, b.w};
 #pragma unroll
                 for (int i = 0; i < 4; i++)
 #pragma unroll
-                    for (int j = 0; j < 4; j++) acc[i][j] += xs[k][tr + i] * ws[k][tc + j];
+                    for (int j = 0; j < 4; j++) acc[i][j] = fmaf(av[i], bv[j], acc[i][j]);
+            }
             __syncthreads();
         }
         for (int i = 0; i < 4; i++)
