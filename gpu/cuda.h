@@ -76,7 +76,11 @@ void *cuda_workspace(struct cuda_stream *s, size_t size);
 /* A handle on the current device; NULL when the library is not found. Opening and closing may wait for the device.
  * Calls are locked. */
 struct cuda_blas *cuda_blas_open(void);
-bool cuda_blas_has_fp8(const struct cuda_blas *b); /* cuBLASLt was found as well; b may be NULL */
+bool cuda_blas_is_usable(const struct cuda_blas *b); /* b may be NULL */
+bool cuda_blas_has_fp8(const struct cuda_blas *b);   /* cuBLASLt was found as well; b may be NULL */
+/* A call has failed: the library is not usable from now on. True for the first caller. */
+bool cuda_blas_give_up(struct cuda_blas *b);
+const char *cuda_blas_status(int status); /* a failure's name */
 void cuda_blas_close(struct cuda_blas **b);
 const char *cuda_blas_name(void); /* the loaded library, NULL: none */
 /* y [n, rows] (+)= x [n, cols] w^T with BF16 x, rows ldx apart, and dense BF16 w; float32 y with rows ldy apart.
@@ -89,9 +93,10 @@ struct cuda_gemm {
     void *space;
     size_t space_size;
 };
-int cuda_blas_gemm(struct cuda_blas *b, const struct cuda_gemm *f, cudaStream_t s);
+int cuda_blas_gemm(struct cuda_blas *b, const struct cuda_gemm *f, cudaStream_t s); /* 0, or the library's status */
 /* Product in E4M3: x with scales [cols / 128, n], w, rows ldw apart, with scales [rows / 128, cols / 128 rounded up to
- * a multiple of 4]. Returns 1 when the library has no kernel for the shape, negative on failure. */
+ * a multiple of 4]. Returns CUDA_BLAS_NO_KERNEL when the library has none for the shape, its status on failure. */
+enum { CUDA_BLAS_NO_KERNEL = -1 };
 struct cuda_fp8_gemm {
     struct cuda_gemm gemm;
     const float *x_scale, *w_scale;
@@ -101,9 +106,10 @@ int cuda_blas_fp8(struct cuda_blas *b, const struct cuda_fp8_gemm *f, cudaStream
 
 static inline int cuda_round_up(int n, int to) { return (n + to - 1) / to * to; }
 
-/* cuda_linear.c: enqueues products, with cuda_linear_workspace_bytes() at `space`. */
-size_t cuda_linear_workspace_bytes(const struct cuda_stream *s, const struct op_linear *l);
-int cuda_linear_run(struct cuda_stream *s, const struct op_linear *l, char *space);
+/* cuda_linear.c: enqueues products, with cuda_linear_workspace_bytes() at `space`. is_routed: of a routed expert's
+ * group (cuda_path.h). */
+size_t cuda_linear_workspace_bytes(const struct cuda_stream *s, const struct op_linear *l, bool is_routed);
+int cuda_linear_run(struct cuda_stream *s, const struct op_linear *l, bool is_routed, char *space);
 /* Launches the products of stream.down, with an epilogue if e is not NULL. cuda_settle: those that wait for a chain. */
 int cuda_down_run(struct cuda_stream *s, const struct cuda_epilogue *e);
 int cuda_settle(struct gpu_stream *s);
@@ -119,7 +125,7 @@ int cuda_linear_run_gated(struct cuda_stream *s, const struct expert *e, struct 
                           int n);
 /* True if both products of an FFN of n tokens use our tiled kernels, which take several experts at once and fuse silu *
  * mul into the first product. */
-bool cuda_linear_is_tiled(const struct cuda_stream *s, const struct expert *e, int n);
+bool cuda_linear_is_tiled(const struct cuda_stream *s, const struct expert *e, int n, bool is_routed);
 bool cuda_linear_can_batch(const struct mat *a, const struct mat *b); /* may share a launch */
 /* cuda_memory.c: the backend's calls for memory. Freed memory is kept (cuda_arena.h). The driver is only asked for
  * memory, or given some back, while no stream waits for the CPU: such calls may wait for the whole device. */

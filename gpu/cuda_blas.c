@@ -1,5 +1,6 @@
 /* cuBLAS and cuBLASLt, loaded by name at run time. Declares only the functions in use, with constants that the
  * libraries' ABI has kept since version 11 (12.9 for block scales). */
+#include <stdatomic.h>
 #include <string.h>
 
 #include "base/dynlib.h"
@@ -88,7 +89,8 @@ struct plan {
 enum { PLANS = 64 };
 struct cuda_blas {
     void *handle;
-    pthread_mutex_t lock;    /* the handle has one stream at a time; protects all */
+    _Atomic bool has_failed;
+    pthread_mutex_t lock;    /* the handle has one stream at a time; protects all below */
     struct plan plan[PLANS]; /* the oldest is replaced */
     uint64_t n_plans;
 };
@@ -122,7 +124,20 @@ void cuda_blas_close(struct cuda_blas **b) {
     *b = NULL;
 }
 
-bool cuda_blas_has_fp8(const struct cuda_blas *b) { return b && lib.has_fp8; }
+bool cuda_blas_is_usable(const struct cuda_blas *b) {
+    return b && !atomic_load_explicit(&b->has_failed, memory_order_relaxed);
+}
+bool cuda_blas_has_fp8(const struct cuda_blas *b) { return cuda_blas_is_usable(b) && lib.has_fp8; }
+bool cuda_blas_give_up(struct cuda_blas *b) { return !atomic_exchange(&b->has_failed, true); }
+
+/* cublasStatus_t */
+const char *cuda_blas_status(int status) {
+    static const char *const names[] = {[1] = "NOT_INITIALIZED", [3] = "ALLOC_FAILED",   [7] = "INVALID_VALUE",
+                                        [8] = "ARCH_MISMATCH",   [11] = "MAPPING_ERROR", [13] = "EXECUTION_FAILED",
+                                        [14] = "INTERNAL_ERROR", [15] = "NOT_SUPPORTED", [16] = "LICENSE_ERROR"};
+    const size_t i = (size_t)status;
+    return status >= 0 && i < sizeof names / sizeof *names && names[i] ? names[i] : "unknown status";
+}
 
 /* cuBLAS is column-major: its y is our rows, [rows, n] with ldy, its w^T and x our row-major matrices. */
 int cuda_blas_gemm(struct cuda_blas *b, const struct cuda_gemm *f, cudaStream_t s) {
@@ -150,8 +165,8 @@ static int set_alignment(void *pref, const struct shape *s) {
 }
 
 static int set_scales(const struct plan *p, const struct cuda_fp8_gemm *f) {
-    return lib.desc_set(p->desc, DESC_A_SCALE, &f->w_scale, sizeof f->w_scale) ||
-           lib.desc_set(p->desc, DESC_B_SCALE, &f->x_scale, sizeof f->x_scale);
+    const int r = lib.desc_set(p->desc, DESC_A_SCALE, &f->w_scale, sizeof f->w_scale);
+    return r ? r : lib.desc_set(p->desc, DESC_B_SCALE, &f->x_scale, sizeof f->x_scale);
 }
 
 /* A library that does not support a scale mode rejects the attribute; one without a kernel for the shape finds no
@@ -195,15 +210,13 @@ static struct plan *find_plan(struct cuda_blas *b, const struct cuda_fp8_gemm *f
 int cuda_blas_fp8(struct cuda_blas *b, const struct cuda_fp8_gemm *f, cudaStream_t s) {
     const struct cuda_gemm *g = &f->gemm;
     const float one = 1, beta = g->accumulate ? 1 : 0;
-    int r = 1;
+    int r = CUDA_BLAS_NO_KERNEL;
     pthread_mutex_lock(&b->lock);
     const struct plan *p = find_plan(b, f);
-    if (!p->none && set_scales(p, f)) r = -1;
-    else if (!p->none)
+    if (!p->none) r = set_scales(p, f);
+    if (!p->none && !r)
         r = lib.matmul(b->handle, p->desc, &one, g->w, p->w, g->x, p->x, &beta, g->y, p->y, g->y, p->y, p->algo,
-                       g->space, g->space_size, s)
-                ? -1
-                : 0;
+                       g->space, g->space_size, s);
     pthread_mutex_unlock(&b->lock);
     return r;
 }

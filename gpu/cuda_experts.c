@@ -105,7 +105,7 @@ static int run_products(struct cuda_stream *s, const struct product_group *g, fl
 /* --- One FFN in chunks of tokens: gate and up next to each other, glu, down ------------------- */
 
 struct ffn {
-    bool tiled, few; /* few: gate, up and glu in one launch */
+    bool is_routed, tiled, few; /* few: gate, up and glu in one launch */
     const struct expert *e;
     struct op_linear gate, up, down;
     int piece, inter;
@@ -118,10 +118,11 @@ static int ffn_piece(bool is_tiled, int inter, int n) {
     if (piece < 64) return 64;
     return piece > (size_t)n ? n : (int)piece;
 }
-static struct ffn ffn_plan(const struct cuda_stream *s, const struct expert *e, int n, size_t base) {
+static struct ffn ffn_plan(const struct cuda_stream *s, const struct expert *e, int n, bool is_routed, size_t base) {
     struct ffn f = {.inter = expert_inter(e),
                     .e = e,
-                    .tiled = cuda_linear_is_tiled(s, e, n),
+                    .is_routed = is_routed,
+                    .tiled = cuda_linear_is_tiled(s, e, n, is_routed),
                     .few = cuda_linear_gates_few(e, n),
                     .x = base};
     f.piece = ffn_piece(f.tiled, f.inter, n);
@@ -146,8 +147,8 @@ static struct ffn ffn_plan(const struct cuda_stream *s, const struct expert *e, 
                                 .transposed = e->is_transposed};
     f.act = f.gate_up + align_up((size_t)f.piece * 2 * (size_t)f.inter * 4, 256);
     f.scratch = f.act + align_up((size_t)f.piece * (size_t)f.inter * 4, 256);
-    size_t a = cuda_linear_workspace_bytes(s, &f.gate), b = cuda_linear_workspace_bytes(s, &f.up),
-           c = cuda_linear_workspace_bytes(s, &f.down);
+    size_t a = cuda_linear_workspace_bytes(s, &f.gate, is_routed), b = cuda_linear_workspace_bytes(s, &f.up, is_routed),
+           c = cuda_linear_workspace_bytes(s, &f.down, is_routed);
     f.size = f.scratch + (a > b ? (a > c ? a : c) : b > c ? b : c);
     return f;
 }
@@ -175,17 +176,17 @@ static int ffn_run(struct cuda_stream *s, struct ffn *f, float *y, const float *
         f->down.x = act;
         f->down.y = to;
         int r = f->few ? cuda_linear_run_gated(s, f->e, f->e->glu, act, from, m)
-                       : cuda_linear_run(s, &f->gate, space + f->scratch);
-        if (!r && !f->few) r = cuda_linear_run(s, &f->up, space + f->scratch);
+                       : cuda_linear_run(s, &f->gate, f->is_routed, space + f->scratch);
+        if (!r && !f->few) r = cuda_linear_run(s, &f->up, f->is_routed, space + f->scratch);
         if (!r && !f->few) r = cuda_check(s->g, cuda_glu(s->stream, act, gate_up, m, f->inter, f->e->glu), "glu");
-        if (!r) r = cuda_linear_run(s, &f->down, space + f->scratch);
+        if (!r) r = cuda_linear_run(s, &f->down, f->is_routed, space + f->scratch);
         if (r) return r;
     }
     return 0;
 }
 int cuda_ffn_op(struct cuda_stream *s, const struct op_ffn *a) {
     if (a->n < 1) return 0;
-    struct ffn f = ffn_plan(s, &a->expert, a->n, 0);
+    struct ffn f = ffn_plan(s, &a->expert, a->n, false, 0);
     char *space = cuda_workspace(s, f.size);
     return space ? ffn_run(s, &f, a->y, a->x, a->n, space) : ERR_RUNTIME;
 }
@@ -235,14 +236,17 @@ static int scatter_outputs(struct cuda_stream *s, const struct groups *g, const 
                                        .ldy = g->hidden};
     return cuda_check(s->g, cuda_scatter_add(s->stream, &add), "scatter");
 }
-/* Workspace for groups of at most `most` tokens, `pairs` in all: the larger of the one-by-one and the batched need. */
+/* Workspace for groups of at most `most` tokens, `pairs` in all: the largest of what the largest group needs, what a
+ * smaller one needs alone in tiles, and what batches need. */
 static size_t groups_space(const struct cuda_stream *s, const struct expert *experts, int n, int most, size_t pairs,
                            int hidden) {
     size_t size = 0, row = (size_t)hidden * 4, few = pairs < TILED_TOKENS ? pairs : TILED_TOKENS;
     for (int i = 0; i < n; i++) {
         if (!experts[i].gate.data) continue;
-        size_t one = ffn_plan(s, &experts[i], most, 2 * align_up((size_t)most * row, 256)).size;
-        size_t together = tiled_plan(s, &experts[i], (int)few).size + align_up(few * row, 256);
+        size_t one = ffn_plan(s, &experts[i], most, true, 2 * align_up((size_t)most * row, 256)).size;
+        const size_t ordered = experts[i].gate.order ? align_up(few * (size_t)experts[i].gate.cols * 4, 256) : 0,
+                     alone = 2 * align_up((size_t)most * row, 256) + ordered, batch = align_up(few * row, 256);
+        size_t together = tiled_plan(s, &experts[i], (int)few).size + (alone > batch ? alone : batch);
         size = one > size ? one : size;
         size = together > size ? together : size;
     }
@@ -270,7 +274,7 @@ static int run_single(struct cuda_stream *s, const struct groups *g, int k, char
     int at = g->begin[k], n = g->begin[k + 1] - at;
     size_t rows = align_up((size_t)n * (size_t)g->hidden * 4, 256);
     float *gx = (float *)space, *gy = (float *)(space + rows);
-    struct ffn f = ffn_plan(s, &g->experts[k], n, 2 * rows);
+    struct ffn f = ffn_plan(s, &g->experts[k], n, true, 2 * rows);
     const struct op_gather rows_of_x = {
         .out = gx, .x = g->x, .index = g->token + at, .n = n, .dim = g->hidden, .ldx = g->hidden};
     if (cuda_check(s->g, cuda_gather(s->stream, &rows_of_x), "gather") || ffn_run(s, &f, gy, gx, n, space) ||
@@ -289,7 +293,7 @@ static int run_groups(struct cuda_stream *s, const struct groups *g, char *space
         if (!e->gate.data) return cuda_check(s->g, cudaErrorInvalidValue, "a selected expert is not resident");
         /* batching pays off especially for few tokens */
         int as = n > BATCH_INVARIANT_ROWS ? n : BATCH_INVARIANT_ROWS + 1;
-        bool fits = !e->gate.order && n <= TILED_TOKENS / 4 && cuda_linear_is_tiled(s, e, as);
+        bool fits = !e->gate.order && n <= TILED_TOKENS / 4 && cuda_linear_is_tiled(s, e, as, true);
         bool joins = fits && p.n && p.n < OP_GROUP_MAX && begin[p.n] - begin[0] + n <= TILED_TOKENS &&
                      cuda_linear_can_batch(&batch[0]->gate, &e->gate) &&
                      cuda_linear_can_batch(&batch[0]->down, &e->down);
@@ -326,7 +330,7 @@ int cuda_group_op(struct cuda_stream *s, const struct op_group *a) {
 }
 
 static int shared_op(struct cuda_stream *s, const struct op_experts *a, char *space) {
-    struct ffn f = ffn_plan(s, a->shared, a->n, align_up((size_t)a->n * (size_t)a->hidden * 4, 256));
+    struct ffn f = ffn_plan(s, a->shared, a->n, false, align_up((size_t)a->n * (size_t)a->hidden * 4, 256));
     if (f.few) { /* the last product adds to y */
         f.down.accumulate = true, f.down.row_weight = a->shared_weight;
         return ffn_run(s, &f, a->y, a->x, a->n, space);
@@ -386,7 +390,7 @@ static bool is_uniform(const struct op_experts *a, struct cuda_routed *out) {
 static int routed_op(struct cuda_stream *s, const struct op_experts *a, struct cuda_routed *o) {
     size_t h = align_up((size_t)a->n * (size_t)a->topk * (size_t)o->gate.rows * 4, 256),
            rows = align_up((size_t)a->n * (size_t)a->hidden * 4, 256);
-    char *space = cuda_workspace(s, h + (a->shared ? ffn_plan(s, a->shared, a->n, rows).size : 0));
+    char *space = cuda_workspace(s, h + (a->shared ? ffn_plan(s, a->shared, a->n, false, rows).size : 0));
     if (!space) return ERR_RUNTIME;
     o->h = (float *)space;
     if (cuda_int4_fits(o)) TRY(cuda_check(s->g, cuda_int4_experts(s->stream, o), "INT4 experts"));
@@ -412,7 +416,7 @@ int cuda_experts_op(struct cuda_stream *s, const struct op_experts *a) {
            size = 0;
     if (a->ids) size = groups_space(s, a->experts, a->n_experts, a->n, picks, a->hidden);
     if (a->shared) {
-        size_t need = ffn_plan(s, a->shared, a->n, rows).size;
+        size_t need = ffn_plan(s, a->shared, a->n, false, rows).size;
         size = need > size ? need : size;
     }
     char *space = cuda_workspace(s, base + size);

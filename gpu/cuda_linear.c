@@ -1,13 +1,14 @@
 /* Selects the kernel of a product and sizes its workspace. The workspace is sized before anything is enqueued, so that
  * growing it (in the first layer) is the only wait. */
+#include <stdio.h>
+
+#include "base/log.h"
 #include "gpu/cuda.h"
+#include "gpu/cuda_path.h"
 
 enum {
-    TILE = 128,           /* rows of W per tile of our kernels */
-    BLAS_MIN_TOKENS = 64, /* fewer do not fill cuBLAS's tiles */
+    BLAS_MIN_TOKENS = 64, /* with gemm=cublas, or without tiles for the format */
     PASS_TOKENS = 4096,   /* per pass, to bound the workspace */
-    /* tokens from which expanding W to BF16 for cuBLAS pays off (an estimate: test/bench/NOTES.md) */
-    EXPAND_TOKENS = 512,
 };
 static const size_t BLAS_WEIGHTS = (size_t)128 << 20; /* of one matrix as BF16; larger ones are split */
 /* for cuBLAS itself: what its makers advise for sm_90, the most */
@@ -43,18 +44,22 @@ static enum path few_path(const struct mat *w) {
     if (cuda_few_fits(w)) return PATH_FEW;
     return cuda_skinny_fits(w) ? PATH_SKINNY : PATH_GEMV;
 }
+/* Whether cuBLAS takes a product for which own tiles exist (`tiles`) or not. */
+static bool takes_blas(const struct cuda *g, const struct op_linear *l, bool is_routed, bool tiles, bool expands) {
+    const struct cuda_path p = {
+        .n = l->n, .rows = l->w.rows, .n_sms = g->n_sms, .is_routed = is_routed, .expands = expands};
+    return tiles && g->gemm == GPU_GEMM_AUTO ? cuda_path_is_blas(&p) : l->n >= BLAS_MIN_TOKENS;
+}
 /* `exact` operations run in float32: rounding must not change the router's choice. */
-static enum path select_path(const struct cuda_stream *s, const struct op_linear *l) {
+static enum path select_path(const struct cuda_stream *s, const struct op_linear *l, bool is_routed) {
     const struct cuda *g = s->g;
     bool plain = !l->transposed && l->batch <= 1 && !l->exact && g->math != GPU_MATH_F32;
     if (l->n <= BATCH_INVARIANT_ROWS) return l->transposed ? PATH_SKINNY_TRANSPOSED : few_path(&l->w);
     if (!plain) return !l->exact && cuda_gemm_mma_fits(l) ? PATH_GEMM_MMA : PATH_GEMM_F32;
     if (g->math == GPU_MATH_FP8 && cuda_tiles_fp8_fit(&l->w))
-        return g->gemm != GPU_GEMM_OWN && l->n >= BLAS_MIN_TOKENS && blas_fp8_fits(s, &l->w) ? PATH_BLAS_FP8
-                                                                                             : PATH_TILES_FP8;
-    bool tiles = cuda_tiles_fit(&l->w), blas = s->g->blas && l->n >= BLAS_MIN_TOKENS;
-    if (blas && g->gemm == GPU_GEMM_AUTO && tiles && l->n < EXPAND_TOKENS && !is_dense_bf16(&l->w)) blas = false;
-    if (blas) return PATH_BLAS;
+        return blas_fp8_fits(s, &l->w) && takes_blas(g, l, is_routed, true, false) ? PATH_BLAS_FP8 : PATH_TILES_FP8;
+    const bool tiles = cuda_tiles_fit(&l->w);
+    if (cuda_blas_is_usable(g->blas) && takes_blas(g, l, is_routed, tiles, !is_dense_bf16(&l->w))) return PATH_BLAS;
     if (tiles) return PATH_TILES;
     return cuda_gemm_mma_fits(l) ? PATH_GEMM_MMA : PATH_GEMM_F32;
 }
@@ -73,8 +78,8 @@ static size_t scale_bytes(const struct op_linear *l) {
 }
 static int scale_columns(const struct mat *w) { return cuda_round_up((w->cols + 127) / 128, 4); }
 
-size_t cuda_linear_workspace_bytes(const struct cuda_stream *s, const struct op_linear *l) {
-    switch (select_path(s, l)) {
+size_t cuda_linear_workspace_bytes(const struct cuda_stream *s, const struct op_linear *l, bool is_routed) {
+    switch (select_path(s, l, is_routed)) {
     case PATH_BLAS:
         return align_up((size_t)rows_per_pass(&l->w) * (size_t)l->w.cols * 2, 256) + x_bytes(l, 2) + BLAS_SPACE;
     case PATH_TILES: return x_bytes(l, 2);
@@ -86,43 +91,10 @@ size_t cuda_linear_workspace_bytes(const struct cuda_stream *s, const struct op_
     }
 }
 
-static int linear_blas(struct cuda_stream *s, const struct op_linear *l, char *space) {
-    int rows = rows_per_pass(&l->w), ld = cuda_round_up(l->w.cols, 8);
-    char *xs = space + align_up((size_t)rows * (size_t)l->w.cols * 2, 256);
-    for (int r = 0; r < l->w.rows; r += rows) {
-        struct mat w = mat_rows(l->w, r, r + rows < l->w.rows ? r + rows : l->w.rows);
-        const void *wb = space;
-        if (is_dense_bf16(&w)) wb = w.data;
-        else if (cuda_check(s->g, cuda_mat_to_bf16(s->stream, space, w), "dequantise")) return ERR_RUNTIME;
-        for (int t = 0; t < l->n; t += PASS_TOKENS) {
-            int n = t + PASS_TOKENS < l->n ? PASS_TOKENS : l->n - t;
-            float *y = l->y + (size_t)t * (size_t)l->ldy + (size_t)r;
-            if (cuda_check(
-                    s->g,
-                    cuda_gather_bf16(s->stream, xs, l->x + (size_t)t * (size_t)l->ldx, NULL, n, w.cols, l->ldx, ld),
-                    "activations"))
-                return ERR_RUNTIME;
-            struct cuda_gemm f = {.y = y,
-                                  .x = xs,
-                                  .w = wb,
-                                  .n = n,
-                                  .rows = w.rows,
-                                  .cols = w.cols,
-                                  .ldx = ld,
-                                  .ldy = l->ldy,
-                                  .accumulate = l->accumulate,
-                                  .space = xs + x_bytes(l, 2),
-                                  .space_size = BLAS_SPACE};
-            if (cuda_blas_gemm(s->g->blas, &f, s->stream)) return cuda_check(s->g, cudaErrorUnknown, "cublasGemmEx");
-        }
-    }
-    return l->bias ? cuda_check(s->g, cuda_bias(s->stream, l->y, l->bias, l->n, l->w.rows, l->ldy), "bias") : 0;
-}
-
 /* Tiles of 128 tokens where they fill the GPU, smaller ones for fewer tokens. */
 static int tile_tokens(const struct cuda *g, int n, int rows) {
     if (n <= 64) return n;
-    return (long)((n + 127) / 128) * ((rows + TILE - 1) / TILE) >= g->n_sms ? 128 : 64;
+    return cuda_path_tiles(n, rows) >= g->n_sms ? 128 : 64;
 }
 static struct cuda_tiles tiles_of(const struct op_linear *l, int t, int n) {
     struct cuda_tiles p = {.n_parts = 1,
@@ -150,6 +122,62 @@ static int linear_tiles(struct cuda_stream *s, const struct op_linear *l, char *
             return ERR_RUNTIME;
     }
     return 0;
+}
+
+static int linear_own(struct cuda_stream *s, const struct op_linear *l, char *space) {
+    if (cuda_tiles_fit(&l->w)) return linear_tiles(s, l, space);
+    return cuda_gemm_mma_fits(l) ? cuda_check(s->g, cuda_gemm_mma(s->stream, l), "gemm_mma")
+                                 : cuda_check(s->g, cuda_gemm_f32(s->stream, l), "gemm_f32");
+}
+/* cuBLAS has refused a product: it has no kernel for the card, or no memory. Own kernels compute it and all later ones,
+ * unless the options demand cuBLAS. */
+static int without_blas(struct cuda_stream *s, const char *call, int status) {
+    struct cuda *g = s->g;
+    char text[64];
+    snprintf(text, sizeof text, "%s: %s", call, cuda_blas_status(status));
+    if (g->gemm == GPU_GEMM_CUBLAS) return cuda_check(g, cudaErrorNotSupported, text);
+    cudaGetLastError(); /* of the library's allocation or launch; a lost device repeats its error */
+    if (cuda_blas_give_up(g->blas))
+        log_say(LOG_WARN, "card %d (%s): %s failed (%s), so own kernels compute all products; prompts are read slower",
+                g->card, g->base.info.name, cuda_blas_name(), text);
+    return 0;
+}
+static int linear_blas(struct cuda_stream *s, const struct op_linear *l, char *space) {
+    int rows = rows_per_pass(&l->w), ld = cuda_round_up(l->w.cols, 8);
+    char *xs = space + align_up((size_t)rows * (size_t)l->w.cols * 2, 256);
+    for (int r = 0; r < l->w.rows; r += rows) {
+        struct mat w = mat_rows(l->w, r, r + rows < l->w.rows ? r + rows : l->w.rows);
+        const void *wb = space;
+        if (is_dense_bf16(&w)) wb = w.data;
+        else if (cuda_check(s->g, cuda_mat_to_bf16(s->stream, space, w), "dequantise")) return ERR_RUNTIME;
+        for (int t = 0; t < l->n; t += PASS_TOKENS) {
+            int n = t + PASS_TOKENS < l->n ? PASS_TOKENS : l->n - t;
+            float *y = l->y + (size_t)t * (size_t)l->ldy + (size_t)r;
+            if (cuda_check(
+                    s->g,
+                    cuda_gather_bf16(s->stream, xs, l->x + (size_t)t * (size_t)l->ldx, NULL, n, w.cols, l->ldx, ld),
+                    "activations"))
+                return ERR_RUNTIME;
+            struct cuda_gemm f = {.y = y,
+                                  .x = xs,
+                                  .w = wb,
+                                  .n = n,
+                                  .rows = w.rows,
+                                  .cols = w.cols,
+                                  .ldx = ld,
+                                  .ldy = l->ldy,
+                                  .accumulate = l->accumulate,
+                                  .space = xs + x_bytes(l, 2),
+                                  .space_size = BLAS_SPACE};
+            const int failed = cuda_blas_gemm(s->g->blas, &f, s->stream);
+            if (!failed) continue;
+            struct op_linear part = *l; /* what this call would have added, by own kernels */
+            part.w = w, part.y = y, part.n = n, part.bias = NULL;
+            part.x += (size_t)t * (size_t)l->ldx;
+            if (without_blas(s, "cublasGemmEx", failed) || linear_own(s, &part, xs)) return ERR_RUNTIME;
+        }
+    }
+    return l->bias ? cuda_check(s->g, cuda_bias(s->stream, l->y, l->bias, l->n, l->w.rows, l->ldy), "bias") : 0;
 }
 
 /* Tokens [t, t + n), through cuBLASLt if it has a kernel for the shape. */
@@ -185,7 +213,7 @@ static int fp8_tokens(struct cuda_stream *s, const struct op_linear *l, char *sp
                                   .w_scale = (float *)w_scale,
                                   .ldw = (int)l->w.stride};
         int r = cuda_blas_fp8(s->g->blas, &f, s->stream);
-        if (r < 0) return cuda_check(s->g, cudaErrorUnknown, "cublasLtMatmul");
+        if (r > 0 && without_blas(s, "cublasLtMatmul", r)) return ERR_RUNTIME;
         if (!r)
             return l->bias ? cuda_check(s->g, cuda_bias(s->stream, f.gemm.y, l->bias, n, l->w.rows, l->ldy), "bias")
                            : 0;
@@ -204,10 +232,10 @@ static int linear_fp8(struct cuda_stream *s, const struct op_linear *l, char *sp
     return 0;
 }
 
-int cuda_linear_run(struct cuda_stream *s, const struct op_linear *l, char *space) {
+int cuda_linear_run(struct cuda_stream *s, const struct op_linear *l, bool is_routed, char *space) {
     if (l->n < 1) return 0;
     if (!cuda_mat_is_supported(l->w.dtype)) return cuda_check(s->g, cudaErrorNotSupported, dtype_name(l->w.dtype));
-    enum path path = select_path(s, l);
+    enum path path = select_path(s, l, is_routed);
     switch (path) {
     case PATH_SKINNY: return cuda_check(s->g, cuda_skinny(s->stream, l, s->g->n_sms), "skinny");
     case PATH_SKINNY_TRANSPOSED: return cuda_check(s->g, cuda_skinny_transposed(s->stream, l), "skinny_transposed");
@@ -227,7 +255,7 @@ int cuda_linear_op(struct cuda_stream *s, const struct op_linear *a) {
     struct op_linear l = *a;
     const size_t ordered = a->w.order ? align_up((size_t)a->n * (size_t)a->w.cols * 4, 256) : 0;
     if (ordered) l.ldx = a->w.cols;
-    const size_t size = ordered + cuda_linear_workspace_bytes(s, &l);
+    const size_t size = ordered + cuda_linear_workspace_bytes(s, &l, false);
     char *space = cuda_workspace(s, size);
     if (!space && size) return ERR_RUNTIME;
     if (ordered && (a->transposed || a->batch > 1))
@@ -236,7 +264,7 @@ int cuda_linear_op(struct cuda_stream *s, const struct op_linear *a) {
         cuda_check(s->g, cuda_order_x(s->stream, (float *)space, a->x, a->w, a->n, a->ldx), "order of columns"))
         return ERR_RUNTIME;
     if (ordered) l.x = (float *)space;
-    return cuda_linear_run(s, &l, space + ordered);
+    return cuda_linear_run(s, &l, false, space + ordered);
 }
 
 static int run_join(struct cuda_stream *s, enum path path, const struct op_join *j, const struct cuda_epilogue *e) {
@@ -305,12 +333,12 @@ static struct kv_plane plane_from_row(const struct kv_plane *p, int row) {
 static int expand_float(struct cuda_stream *s, const struct op_expand *a) {
     struct op_linear l = {.w = a->w, .n = a->n, .ldx = a->latent.dim, .ldy = a->w.rows};
     size_t x = align_up((size_t)a->n * (size_t)l.ldx * 4, 256), y = align_up((size_t)a->n * (size_t)l.ldy * 4, 256);
-    char *space = cuda_workspace(s, x + y + cuda_linear_workspace_bytes(s, &l));
+    char *space = cuda_workspace(s, x + y + cuda_linear_workspace_bytes(s, &l, false));
     if (!space) return ERR_RUNTIME;
     const struct op_kv_load latents = {.plane = a->latent, .out = (float *)space, .n = a->n, .ldo = l.ldx};
     l.x = (float *)space;
     l.y = (float *)(space + x);
-    if (cuda_check(s->g, cuda_kv_load(s->stream, &latents), "latents") || cuda_linear_run(s, &l, space + x + y))
+    if (cuda_check(s->g, cuda_kv_load(s->stream, &latents), "latents") || cuda_linear_run(s, &l, false, space + x + y))
         return ERR_RUNTIME;
     return cuda_check(s->g, cuda_expand_rest(s->stream, a, l.y), "expand");
 }
@@ -356,10 +384,10 @@ int cuda_expand_op(struct cuda_stream *s, const struct op_expand *a) {
     return 0;
 }
 
-bool cuda_linear_is_tiled(const struct cuda_stream *s, const struct expert *e, int n) {
+bool cuda_linear_is_tiled(const struct cuda_stream *s, const struct expert *e, int n, bool is_routed) {
     struct op_linear gate = {.w = e->gate, .n = n, .transposed = e->gate_up_transposed},
                      down = {.w = e->down, .n = n, .transposed = e->is_transposed};
-    enum path a = select_path(s, &gate), b = select_path(s, &down);
+    enum path a = select_path(s, &gate, is_routed), b = select_path(s, &down, is_routed);
     return (a == PATH_TILES || a == PATH_TILES_FP8) && a == b && cuda_linear_can_batch(&e->gate, expert_up(e));
 }
 bool cuda_linear_can_batch(const struct mat *a, const struct mat *b) {

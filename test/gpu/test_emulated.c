@@ -1,14 +1,125 @@
 /* Whether the programs that are named after the emulation use it: its cuBLAS is the one that is opened, and
  * CUDA_EMULATE_BLAS=0 hides it. Then a device that must use cuBLAS does not open, instead of computing with other
- * kernels. */
+ * kernels. With CUDA_EMULATE_BLAS_STATUS the products of cuBLAS fail, as on a card that the library has no kernels for:
+ * own kernels compute what it refused and all that follows, one line says so, and a device that must use cuBLAS
+ * fails. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
+#include "base/minifloat.h"
 #include "gpu/cuda.h"
 #include "gpu/gpu.h"
 
 int cuda_emulate_libraries(void);
+
+/* y += x w^T, in two passes of tokens (PASS_TOKENS), each with enough tiles for cuBLAS */
+enum { N = 4096 + 3 * 128 + 5, ROWS = 128, COLS = 32, BLOCK = 128 };
+struct product {
+    float x[N * COLS], y[N * ROWS], wanted[N * ROWS], scale[1];
+    uint16_t w[ROWS * COLS];
+    uint8_t codes[ROWS * COLS];
+};
+static int warnings;
+static void count_warning(void *ctx, enum log_level level, const char *text) {
+    (void)ctx;
+    warnings += level == LOG_WARN;
+    printf("log: %s\n", text);
+}
+
+static void fill(struct product *p, bool is_fp8) {
+    uint32_t state = 1;
+    *p->scale = 0.5f;
+    for (int i = 0; i < N * COLS; i++) state = state * 1664525u + 1013904223u, p->x[i] = (float)(state >> 24) / 128 - 1;
+    for (int i = 0; i < ROWS * COLS; i++) {
+        const float v = (float)((i * 37) % 33 - 16) / 16;
+        p->w[i] = f32_to_bf16(v);
+        p->codes[i] = f32_to_e4m3(v / *p->scale);
+    }
+    for (int t = 0; t < N; t++)
+        for (int r = 0; r < ROWS; r++) {
+            double sum = 0;
+            for (int c = 0; c < COLS; c++)
+                sum += (double)p->x[t * COLS + c] *
+                       (is_fp8 ? (double)*p->scale * (double)e4m3_to_f32(p->codes[r * COLS + c])
+                               : (double)bf16_to_f32(p->w[r * COLS + c]));
+            p->y[t * ROWS + r] = (float)(t % 7);
+            p->wanted[t * ROWS + r] = (float)(t % 7 + sum);
+        }
+}
+/* Runs the product on the device; returns the largest difference, or -1 after a failure. */
+static double run(struct gpu *g, struct product *p, bool is_fp8, struct error *e) {
+    void *x = NULL, *y = NULL, *w = NULL, *scale = NULL;
+    struct gpu_stream *s = NULL;
+    const void *weights = is_fp8 ? (const void *)p->codes : p->w;
+    const size_t w_size = is_fp8 ? sizeof p->codes : sizeof p->w;
+    int r = gpu_alloc(g, &x, sizeof p->x, e) || gpu_alloc(g, &y, sizeof p->y, e) || gpu_alloc(g, &w, w_size, e) ||
+            gpu_alloc(g, &scale, 4, e) || gpu_stream_open(g, &s, "test", false, NULL, e);
+    if (!r) {
+        gpu_copy(s, x, p->x, sizeof p->x, GPU_H2D);
+        gpu_copy(s, y, p->y, sizeof p->y, GPU_H2D);
+        gpu_copy(s, w, weights, w_size, GPU_H2D);
+        gpu_copy(s, scale, p->scale, 4, GPU_H2D);
+        const struct mat m = {.data = w,
+                              .scale = is_fp8 ? scale : NULL,
+                              .stride = COLS * (is_fp8 ? 1 : 2),
+                              .rows = ROWS,
+                              .cols = COLS,
+                              .row_step = 1,
+                              .block_rows = is_fp8 ? BLOCK : 0,
+                              .block_cols = is_fp8 ? BLOCK : 0,
+                              .scale_stride = 1,
+                              .dtype = is_fp8 ? DT_E4M3 : DT_BF16,
+                              .scale_dtype = DT_F32};
+        op_run(
+            gpu_stream_exec(s), OP_LINEAR,
+            &(union op_args){.linear = {.y = y, .x = x, .w = m, .n = N, .ldx = COLS, .ldy = ROWS, .accumulate = true}});
+        gpu_copy(s, p->y, y, sizeof p->y, GPU_D2H);
+        r = gpu_stream_sync(s);
+        if (r) gpu_error(g, e);
+    }
+    gpu_stream_close(&s);
+    gpu_free(g, x), gpu_free(g, y), gpu_free(g, w), gpu_free(g, scale);
+    double worst = r ? -1 : 0;
+    for (int i = 0; !r && i < N * ROWS; i++) worst = fmax(worst, fabs((double)p->y[i] - (double)p->wanted[i]));
+    return worst;
+}
+
+/* Two products of a device whose cuBLAS fails. Returns whether both are right, and `lines` lines said so. */
+static bool computes(struct product *p, const char *list, double most, int lines) {
+    struct gpu_spec spec;
+    struct gpu *g = NULL;
+    struct error e = {0};
+    bool right = !gpu_spec_parse(&spec, list, &e) && !gpu_open(&g, &spec, 0, &e);
+    warnings = 0;
+    for (int i = 0; i < 2 && right; i++) {
+        const bool is_fp8 = strstr(list, "fp8") != NULL;
+        fill(p, is_fp8);
+        const double worst = run(g, p, is_fp8, &e);
+        printf("%s: product %d, largest difference %.2g of 8%s%s\n", list, i, worst, e.code ? ": " : "", e.text);
+        right = worst >= 0 && worst < most;
+    }
+    gpu_close(&g);
+    return right && warnings == lines;
+}
+static int check_failing(void) {
+    struct product *p = malloc(sizeof *p);
+    if (!p) return 1;
+    struct gpu_spec spec;
+    struct gpu *g = NULL;
+    struct error e = {0};
+    log_set(count_warning, NULL, LOG_WARN);
+    bool right = computes(p, "0", 0.05, 1) && computes(p, "0,math=fp8", 0.5, 1) && computes(p, "0,gemm=own", 0.05, 0);
+    if (gpu_spec_parse(&spec, "0,gemm=cublas", &e) || gpu_open(&g, &spec, 0, &e)) right = false;
+    fill(p, false);
+    right = right && run(g, p, false, &e) < 0 && strstr(e.text, "cublasGemmEx: NOT_SUPPORTED");
+    printf("gemm=cublas: %s\n", e.text);
+    gpu_close(&g);
+    free(p);
+    return !right;
+}
 
 int main(void) {
     const char *set = getenv("CUDA_EMULATE_BLAS");
@@ -17,6 +128,7 @@ int main(void) {
     struct gpu_spec spec;
     struct gpu *g = NULL;
     struct error e = {0};
+    if (getenv("CUDA_EMULATE_BLAS_STATUS")) return check_failing();
     const bool opens = !gpu_spec_parse(&spec, "0,gemm=cublas", &e) && !gpu_open(&g, &spec, 0, &e);
     gpu_close(&g);
     printf("cuBLAS: %s, the emulation was asked for %d libraries; gemm=cublas: %s\n", name ? name : "none",

@@ -74,8 +74,8 @@ INTERFACE = ["engine/engine.h", "engine/engine_experts.h"]  # the API of the eng
 # an emulated device and CUDA wake streams whose commands wake streams.
 RECURSIVE = re.compile(r"^(tokenizer/jinja/|tokenizer/grammar/schema|gpu/emu/|gpu/cuda)")
 # Decisions take numbers and give an answer: no clock, no files, nothing that could know where it runs.
-PURE = re.compile(r"^engine/(placement/(cost|cost_model|numa_cost|preset|split\w*|policy)|experts/(score|budget|lookahead|predict)|draft/(governor|lookup))\.[ch]$")
-PURE_MAY = re.compile(r"^(engine/placement/(cost|cost_model|numa_cost|split|split_internal|policy)\.h|engine/experts/(score|budget|lookahead|predict)\.h|engine/draft/(governor|lookup)\.h|engine/model/[^/]*\.h|base/(exec_mode|mat|ops)\.h|(float|limits|math|stdarg|stdbool|stddef|stdint|stdio|string)\.h)$")
+PURE = re.compile(r"^(engine/(placement/(cost|cost_model|numa_cost|preset|split\w*|policy)|experts/(score|budget|lookahead|predict)|draft/(governor|lookup))|gpu/cuda_path)\.[ch]$")
+PURE_MAY = re.compile(r"^(gpu/cuda_path\.h|engine/placement/(cost|cost_model|numa_cost|split|split_internal|policy)\.h|engine/experts/(score|budget|lookahead|predict)\.h|engine/draft/(governor|lookup)\.h|engine/model/[^/]*\.h|base/(exec_mode|mat|ops)\.h|(float|limits|math|stdarg|stdbool|stddef|stdint|stdio|string)\.h)$")
 CUDA = re.compile(r"^gpu/(cuda[^/]*\.(c|h|cuh)|[^/]*\.cu)$")
 # cli/terminal/out.c is where everything passes the filter of a terminal; term.c sets its modes; main.c speaks before there is either.
 PRINTS = re.compile(r"\b(v?f?printf|vdprintf|dprintf|f?puts|f?putc|putchar|fwrite|perror)\s*\(|\b(write|file_write_all)\s*\(\s*[12]\b|/dev/tty")

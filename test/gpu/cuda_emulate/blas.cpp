@@ -2,6 +2,7 @@
  * refuses the rest. To add a function: write it, and add its name to the table. */
 #include <dlfcn.h>
 
+#include <atomic>
 #include <vector>
 
 #include "internal.h"
@@ -35,6 +36,16 @@ static int set_workspace(handle *h, void *space, size_t size) {
     return 0;
 }
 
+/* CUDA_EMULATE_BLAS_STATUS=n: every _BLAS_EVERY-th product (1: all) fails with this status, before it enqueues anything.
+ * As in a library that cannot load its kernels, the runtime then keeps an error that the caller has not seen. */
+static int refusal() {
+    static std::atomic<int> calls{0};
+    static const int status = host_setting("BLAS_STATUS", 0), every = host_setting("BLAS_EVERY", 1);
+    if (!status || ++calls % every) return 0;
+    host_error(status == 3 ? cudaErrorMemoryAllocation : cudaErrorNotSupported);
+    return status;
+}
+
 /* Whether an access of the running command lacks a wait; then that is a fault. */
 struct access {
     const void *p;
@@ -54,6 +65,7 @@ static int gemm(handle *h, int op_a, int op_b, int m, int n, int k, const void *
     (void)algorithm;
     if (op_a != 1 || op_b != 0 || type_a != 14 || type_b != 14 || type_c != 0 || compute != 68) return NOT_SUPPORTED;
     if (m < 0 || n < 0 || k < 0 || lda < k || ldb < k || ldc < m) return INVALID_VALUE;
+    if (const int status = refusal()) return status;
     int device = host_stream_device(h->stream);
     float al = *(const float *)alpha, be = *(const float *)beta;
     void *space = h->space;
@@ -177,6 +189,7 @@ static int lt_matmul(handle *, lt_desc *desc, const float *alpha, const uint8_t 
     if (!lt_takes(desc, la, lb, lc) || c != d || (uintptr_t)a % align[0] || (uintptr_t)b % align[1] || (uintptr_t)d % align[3] ||
         (uintptr_t)sa % 16 || (uintptr_t)sb % 16)
         return INVALID_VALUE;
+    if (const int status = refusal()) return status;
     int device = host_stream_device(s), m = (int)lc->rows, n = (int)lc->cols, k = (int)la->rows, blocks = (k + 127) / 128,
         across = (blocks + 3) / 4 * 4;
     size_t lda = (size_t)la->ld, ldb = (size_t)lb->ld, ldc = (size_t)lc->ld;

@@ -21,7 +21,8 @@
  * only what is declared here. Instructions without a C name belong in gpu/cuda_mma.cuh, with a function in warp.cpp.
  *
  * CUDA_EMULATE_SEED=n (n > 0) runs the warps, lanes, blocks and streams in a random order of that seed; _DEVICES (2),
- * _SM (90), _MEM (4096 MiB), _PROCESSORS (4), _BLAS=0 (cuBLAS is missing) describe the cards. _FAIL=kind:n: the nth
+ * _SM (90), _MEM (4096 MiB), _PROCESSORS (4), _BLAS=0 (cuBLAS is missing), _BLAS_STATUS=n (its products
+ * fail with that status, or every _BLAS_EVERY-th one) describe the cards. _FAIL=kind:n: the nth
  * alloc, copy or launch fails. _DRIVER=1: calls block as a driver's do; driver.cpp has the rules. _ORDER=0: missing
  * waits are not found; order.cpp has the rules. _LATE=NAME[:DEVICE],...: streams that the backend opened under these
  * names run late, by _LATE_MS (10) a command; NAME host: host threads after each wait for a timeline. _CUDA (13000):
