@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/exec/prefill.h"
+#include "engine/placement/cost.h"
 #include "engine/transfer/trace.h"
 
 int exec_op_error(int rc, struct error *e) {
@@ -83,4 +84,11 @@ void prefill_count_experts(struct runtime *m, const uint32_t *rows) {
     const struct config *c = &m->w->config;
     for (int l = 0; l < c->n_layers; l++)
         for (int x = 0; x < c->n_experts; x++) usage_profile_add(m->usage, l, x, rows[l * c->n_experts + x]);
+}
+
+void prefill_observe_upload(struct runtime *m, int rank, double bytes, double seconds) {
+    struct cost_domain *d = &m->cost->domain[1 + rank];
+    if (seconds > 0)
+        cost_observe(m->cost, &d->observed_link[COST_H2D], 1, cost_transfer(m->cost, 1 + rank, COST_H2D, bytes),
+                     seconds);
 }

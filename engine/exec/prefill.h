@@ -117,6 +117,8 @@ struct prefill_driver {
 extern const struct prefill_driver prefill_mode_cpu, prefill_mode_blend, prefill_mode_slp, prefill_mode_dslp;
 /* adds rows [n_layers, n_experts] that selected each expert to m->usage */
 void prefill_count_experts(struct runtime *m, const uint32_t *rows);
+/* Corrects the cost model's link of a device with the time of an upload; 0 seconds: none was timed. */
+void prefill_observe_upload(struct runtime *m, int rank, double bytes, double seconds);
 
 /* Returns ERR_MODEL naming the layer if first_bad (as in struct work) is set, else 0. */
 int exec_check_finite(int first_bad, struct error *e);

@@ -3,32 +3,32 @@
  * skipped, and the curve is constant from there. */
 #include "engine/placement/calibrate.h"
 
-#include <cpuid.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/file.h"
-#include "base/hash.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "cpu/cpu.h"
 #include "cpu/numa.h"
+#include "engine/placement/calibrate_cache.h"
 #include "engine/placement/calibrate_numa.h"
 #include "gpu/gpu.h"
 #include "gpu/op.h"
 
 /* Most passes of a figure; most rows on a device; most experts, and rows of all experts, in a pass on the CPU; rows up
- * to which a pass takes as long as reading its weights; multiple of rows in which experts are split by NUMA node. */
+ * to which a pass takes as long as reading its weights; multiple of rows in which experts are split by NUMA node;
+ * queries of attention that only devices are asked for. */
 enum {
     PASSES = 50,
     MOST_ROWS = 4096,
     MOST_EXPERTS = 32,
     MOST_EXPERT_ROWS = 1024,
     READ_BOUND_ROWS = 16,
-    ROWS_UNIT = 32
+    ROWS_UNIT = 32,
+    LONG_PROMPT = 2048
 };
 
 /* The executor under test: the CPU, or a device through a stream. Buffers are in its own memory. */
@@ -135,14 +135,15 @@ static int linear_pass(struct bench *s, struct measured_op *t) {
     return rc;
 }
 /* One row: 32 heads over 8,192 keys with 4 KV heads, bound by reading. rows < 0: one row, 128 heads over one latent,
- * bound by arithmetic. */
+ * bound by arithmetic. LONG_PROMPT rows: over twice as many keys, which fill a device. */
 static int attention_pass(struct bench *s, struct measured_op *t) {
     bool latent = t->rows < 0;
     int n = latent ? 1 : t->rows, heads = latent ? 128 : 32, kv = latent ? 1 : 4, dim = latent ? 576 : 128,
         v = latent ? 512 : 128,
         keys = t->is_tiny ? 64 /* different keys each time, as earlier layers have evicted a short cache from L2 */
-               : n > 1    ? 1024
-                          : 8192,
+               : n == LONG_PROMPT ? 2 * LONG_PROMPT
+               : n > 1            ? 1024
+                                  : 8192,
         rc = 0;
     size_t plane = dtype_bytes(t->format, (size_t)keys * (size_t)kv * (size_t)dim);
     t->bytes = (latent ? 1.0 : 2.0) * (double)plane;
@@ -234,7 +235,7 @@ static const struct plan {
     {COST_LINEAR, DT_Q4_K, COST_4BIT, false, {1, 8, BATCH_INVARIANT_ROWS, BATCH_INVARIANT_ROWS + 1, 256}},
     {COST_LINEAR, DT_BF16, COST_16BIT, false, {1, 4, BATCH_INVARIANT_ROWS, BATCH_INVARIANT_ROWS + 1, 256, 1024}},
     {COST_LINEAR, DT_F32, COST_F32, false, {1, 16}},
-    {COST_ATTENTION, DT_BF16, COST_16BIT, false, {1, -1, 64, 256}},
+    {COST_ATTENTION, DT_BF16, COST_16BIT, false, {1, -1, 64, 256, LONG_PROMPT}},
     {COST_ELEM, DT_F32, COST_F32, false, {2048}},
 };
 
@@ -248,6 +249,27 @@ static int items_per_pass(const struct bench *s, const struct plan *p, int rows)
                : rows <= MOST_EXPERT_ROWS              ? MOST_EXPERT_ROWS / rows
                                                        : 1;
     return rows <= 64 ? 4 : rows <= 256 ? 2 : 1;
+}
+
+/* Passes of attention with many queries. */
+struct prompt_pass {
+    double rows, seconds, flops;
+};
+/* Splits the times of a device's passes into a latency by queries and the rate of the arithmetic beyond it, which the
+ * two largest passes tell: 256 queries do not fill a device, but split their keys into parts that are then added, so
+ * their FLOP over their time is no rate that a long prompt would have. */
+static void split_latency(struct cost_domain *d, const struct prompt_pass *p, int n) {
+    struct cost_curve *rate = &d->rate[COST_ATTENTION][COST_16BIT], *latency = &d->prompt_latency;
+    if (n < 2 || p[n - 1].rows < LONG_PROMPT) return;
+    const double few = cost_at(rate, BATCH_INVARIANT_ROWS), apparent = p[n - 1].flops / p[n - 1].seconds;
+    double beyond = (p[n - 1].flops - p[n - 2].flops) / (p[n - 1].seconds - p[n - 2].seconds);
+    if (!(beyond > apparent)) beyond = apparent;      /* the shorter pass had no latency, or was disturbed */
+    if (beyond > 2 * apparent) beyond = 2 * apparent; /* the longer one was */
+    while (rate->n && rate->rows[rate->n - 1] >= BATCH_INVARIANT_ROWS) rate->n--;
+    add_point(rate, BATCH_INVARIANT_ROWS, few, false);
+    add_point(rate, BATCH_INVARIANT_ROWS + 1, beyond, false);
+    for (int i = 0; i < n; i++)
+        add_point(latency, p[i].rows, fmax(p[i].seconds - p[i].flops / beyond, d->latency[COST_ATTENTION]), false);
 }
 
 /* Measures latencies, then rates. A rate is computed from an operation's time minus its latency. Bandwidth is the best
@@ -270,11 +292,15 @@ static int measure_domain(struct bench *s, struct cost_domain *d, double *best) 
         /* their rows are split by node, too, once they are copied */
         if (s->n_nodes && p->kind == COST_LINEAR) bw = fmax(bw, (double)d->bw[COST_FFN].value[0]);
         struct cost_curve *rate = p->few ? &d->rate_few_rows[p->as] : &d->rate[p->kind][p->as];
+        struct prompt_pass prompt[sizeof p->rows / sizeof *p->rows];
+        int n_prompt = 0;
         for (int k = 0, last = 0; p->rows[k] && !rc && !(p->few && s->gpu); k++) {
             int rows = p->kind == COST_ELEM && p->rows[k] > s->rows ? s->rows : p->rows[k], n = abs(rows);
             struct measured_op t = {.kind = p->kind, .format = p->format, .rows = rows, .n = items_per_pass(s, p, n)};
-            /* up to a few rows the time is the read time */
-            const double more = last && n > READ_BOUND_ROWS ? (double)n / last : 1;
+            const bool is_long = p->kind == COST_ATTENTION && n == LONG_PROMPT;
+            if (is_long && !s->gpu) break;
+            /* up to a few rows the time is the read time; a long prompt has four times the keys, too */
+            const double more = (last && n > READ_BOUND_ROWS ? (double)n / last : 1) * (is_long ? 4 : 1);
             const int least = p->kind == COST_FFN && !s->gpu && !p->few ? BATCH_INVARIANT_ROWS / n + 1 : 1;
             /* a slow or busy machine */
             while (rows > 0 && t.n > least && took * more * t.n > s->most) t.n = t.n / 2 > least ? t.n / 2 : least;
@@ -285,6 +311,7 @@ static int measure_domain(struct bench *s, struct cost_domain *d, double *best) 
             /* the latency was disturbed: rather count it twice than report an unreachable rate */
             if (own < took / 2) own = took;
             read = t.bytes / own;
+            if (p->kind == COST_ATTENTION && n > 1) prompt[n_prompt++] = (struct prompt_pass){n, took, t.flops};
             if (rows > 0 && read > bw) bw = read;
             if (t.flops > 0 && !(p->kind == COST_ATTENTION && rows == 1))
                 add_point(rate, n, t.flops / own, p->kind != COST_ATTENTION);
@@ -299,6 +326,7 @@ static int measure_domain(struct bench *s, struct cost_domain *d, double *best) 
         for (int k = 0; k < ffn->n && p->kind == COST_LINEAR && rate->n && p->as != COST_F32; k++)
             if (ffn->rows[k] > rate->rows[rate->n - 1])
                 add_point(rate, (double)ffn->rows[k], (double)ffn->value[k], true);
+        if (!rc && s->gpu) split_latency(d, prompt, n_prompt);
         if (!rc && bw > 0) d->bw[p->kind] = (struct cost_curve){1, {1}, {(float)bw}};
         if (p->kind != COST_ELEM && bw > *best) *best = bw;
     }
@@ -501,81 +529,23 @@ out:
     return rc;
 }
 
-/* --- The cache -------------------------------------------------------------------------------- */
-
-static void cpu_brand(char out[49]) { /* the CPUID brand string */
-    unsigned r[12] = {0}, most = __get_cpuid_max(0x80000000u, NULL);
-    for (unsigned i = 0; i < 3 && most >= 0x80000004u; i++)
-        __get_cpuid(0x80000002u + i, &r[4 * i], &r[4 * i + 1], &r[4 * i + 2], &r[4 * i + 3]);
-    memcpy(out, r, 48);
-    out[48] = 0;
-    for (size_t n = strlen(out); n && out[n - 1] == ' ';) out[--n] = 0;
-    if (!*out) snprintf(out, 49, "CPU");
-}
-static void make_fingerprint(const struct calibrate_options *o, char *out) {
-    struct buf b = {0};
-    char text[512];
-    cpu_brand(text);
-    buf_fmt(&b, "hearth " HEARTH_VERSION "\n%s\n%s\n%s %d %d\n%s\n", text, cpu_describe(), o->cpu->ops->name,
-            o->threads, o->small_pages, o->gpus ? o->gpus : "");
-    for (int a = 0; o->nodes && o->nodes->n_nodes > 1 && a < o->nodes->n_nodes; a++)
-        buf_fmt(&b, "%d %zu\n", o->nodes->cpus[a], o->nodes->memory[a]);
-    if (o->n_gpus) {
-        gpu_describe(text, sizeof text);
-        buf_fmt(&b, "%s\n", text);
-    }
-    for (int i = 0; i < o->n_gpus; i++) {
-        const struct gpu_info *f = gpu_info(o->gpu[i]);
-        buf_fmt(&b, "%s %s %d %zu %g %g %g %d\n", f->backend, f->name, f->id, f->mem, f->h2d, f->d2h, f->link,
-                f->is_virtual);
-    }
-    snprintf(out, CALIBRATE_FINGERPRINT_LEN, "%016llx%016llx", (unsigned long long)hash64(b.data, b.len, 1),
-             (unsigned long long)hash64(b.data, b.len, 2));
-    if (b.failed) *out = 0; /* no fingerprint: neither read nor write the cache */
-    buf_free(&b);
-}
-
-static bool read_cached(struct cost_machine *out, const char *path, const char *print) {
-    char *text, was[CALIBRATE_FINGERPRINT_LEN];
-    size_t n;
-    struct error e = {0};
-    if (!*print || !file_exists(path)) return false;
-    int rc = file_read(path, 1 << 20, &text, &n, &e);
-    if (rc) {
-        log_say(LOG_INFO, "%s; measuring again", e.text);
-        return false;
-    }
-    rc = calibrate_parse(out, text, n, path, was, &e);
-    mem_free(text);
-    if (rc) log_say(LOG_INFO, "%s; measuring again", e.text);
-    else if (strcmp(was, print)) log_say(LOG_INFO, "%s does not match this machine; measuring again", path);
-    return !rc && !strcmp(was, print);
-}
-static void write_cached(const struct cost_machine *m, const char *path, const char *print) {
-    struct buf b = {0};
-    struct error e = {0};
-    if (*print && !calibrate_write(m, print, &b) && file_write(path, b.data, b.len, &e))
-        log_say(LOG_INFO, "calibration results are not saved: %s", e.text);
-    buf_free(&b);
-}
-
 int calibrate(struct cost_machine *out, const struct calibrate_options *o, struct error *e) {
     char print[CALIBRATE_FINGERPRINT_LEN], path[4096];
     bool cached = o->dir && (size_t)snprintf(path, sizeof path, "%s/machine", o->dir) < sizeof path;
-    make_fingerprint(o, print);
-    if (cached && !o->force && read_cached(out, path, print)) return 0;
+    calibrate_fingerprint(o, print);
+    if (cached && !o->force && calibrate_read_cached(out, path, print)) return 0;
     memset(out, 0, sizeof *out);
     snprintf(out->name, sizeof out->name, "this machine, measured");
     out->n_devices = o->n_gpus < COST_DOMAINS - 1 ? o->n_gpus : COST_DOMAINS - 1;
     out->n_domains = 1 + out->n_devices;
     out->cpu_chunk_rows = 1024, out->gpu_chunk_rows = 8192;
     char name[49];
-    cpu_brand(name);
+    calibrate_cpu_brand(name);
     snprintf(out->domain[0].name, sizeof out->domain[0].name, "%.47s", name);
     out->domain[0].memory = (double)mem_total();
     int rc = calibrate_cpu(out, o, e);
     if (!rc) rc = calibrate_numa(out, o, weights_size(o) / (size_t)(o->nodes ? o->nodes->n_nodes : 1), e);
     for (int i = 0; i < out->n_devices && !rc; i++) rc = calibrate_device(out, i, o, e);
-    if (!rc && cached) write_cached(out, path, print);
+    if (!rc && cached) calibrate_write_cached(out, path, print);
     return rc;
 }

@@ -57,8 +57,10 @@ static double item_time(const struct cost_machine *m, int domain, const struct c
     const struct cost_curve *rate = p->kind == COST_FFN && max_of(p->rows, p->call_rows) <= BATCH_INVARIANT_ROWS
                                         ? cost_rate_few_rows(d, p->format)
                                         : cost_rate(d, p->kind, p->format);
+    const bool is_prompt = p->kind == COST_ATTENTION && p->rows > BATCH_INVARIANT_ROWS && d->prompt_latency.n;
+    const double latency = is_prompt ? cost_at(&d->prompt_latency, p->rows) : d->latency[p->kind];
     double read = p->bytes > 0 ? p->bytes / bw : 0, work = p->flops > 0 ? p->flops / cost_at(rate, p->rows) : 0;
-    return (p->calls * d->latency[p->kind] + max_of(read, work)) * cost_factor(m, &d->observed[p->kind], p->rows);
+    return (p->calls * latency + max_of(read, work)) * cost_factor(m, &d->observed[p->kind], p->rows);
 }
 double cost_time(const struct cost_machine *m, int domain, const struct cost_item *p) {
     return item_time(m, domain, p, 0);
@@ -68,6 +70,9 @@ double cost_transfer(const struct cost_machine *m, int domain, enum cost_link wa
     const struct cost_domain *d = &m->domain[domain];
     if (!(d->link[way].rate > 0)) return INFINITY;
     return (d->link[way].latency + bytes / d->link[way].rate) * cost_factor(m, &d->observed_link[way], 1);
+}
+double cost_upload_beside(const struct cost_machine *m, int domain, double bytes) {
+    return cost_transfer(m, domain, COST_H2D, bytes) * cost_factor(m, &m->domain[domain].observed_beside, 1);
 }
 
 struct cost_rows cost_decode_rows(int rows, double keys) {
@@ -464,11 +469,11 @@ static double blend_batch_time(const struct cost_machine *m, const struct cost_m
            hand = hand_off_time(m, 1, q, n), shared = cost_shared(m, 1, q, n);
     const double taken = cost_upload_rate(m, p->ranks > 1 ? p->ranks : 1), cpu_alone = cost_expert(m, 0, q, rows, n),
                  cpu_beside = expert_time(m, 0, q, rows, n, taken);
-    double gpu_expert = cost_expert(m, 1, q, rows, n), upload = cost_transfer(m, 1, COST_H2D, q->expert_bytes);
+    double gpu_expert = cost_expert(m, 1, q, rows, n), upload = cost_upload_beside(m, 1, q->expert_bytes);
     double ranks = p->ranks > 1 ? p->ranks : 1,
            /* rows to the device, the sum back */
         help = ranks > 1 ? hand + cost_transfer(m, 1, COST_H2D, n * q->row_bytes) : 0;
-    double dense = p->is_resident ? 0 : cost_transfer(m, 1, COST_H2D, q->attn_block_bytes + q->shared_bytes),
+    double dense = p->is_resident ? 0 : cost_upload_beside(m, 1, q->attn_block_bytes + q->shared_bytes),
            layer = INFINITY;
     if (p->n_decoding) attn += cost_attention_block(m, 1, q, cost_decode_rows(p->n_decoding, p->keys));
     double disk = disk_time(m, q, chosen, chosen);

@@ -39,9 +39,12 @@ struct cost_observed {
 struct cost_domain {
     char name[48];
     enum cost_class class;
-    double memory;                                    /* usable bytes */
-    double alloc;                                     /* bytes/s of device memory allocation and release; 0: free */
-    double latency[COST_KINDS];                       /* per operation */
+    double memory;              /* usable bytes */
+    double alloc;               /* bytes/s of device memory allocation and release; 0: free */
+    double latency[COST_KINDS]; /* per operation */
+    /* of attention with more than BATCH_INVARIANT_ROWS queries, by queries: launches, keys in parts and their sum;
+     * empty: latency[COST_ATTENTION] */
+    struct cost_curve prompt_latency;
     struct cost_curve bw[COST_KINDS];                 /* read bandwidth for weights, or keys and values */
     struct cost_curve rate[COST_KINDS][COST_FORMATS]; /* a format without points uses the next wider one, or else any */
     /* Experts in calls of up to BATCH_INVARIANT_ROWS rows, where activations keep more bits; empty: as in larger calls.
@@ -50,7 +53,9 @@ struct cost_domain {
     struct {
         double rate, latency; /* rate 0: no such link */
     } link[COST_LINKS];       /* to host memory, or (PEER) to the other devices */
-    struct cost_observed observed[COST_KINDS], observed_link[COST_LINKS];
+    /* observed_beside: uploads of a blended prefill, while the CPU reads the same memory, over what observed_link says
+     */
+    struct cost_observed observed[COST_KINDS], observed_link[COST_LINKS], observed_beside;
 };
 struct cost_node {               /* a NUMA node of the CPU */
     double memory;               /* bytes; 0: unknown */
@@ -130,6 +135,8 @@ double cost_cpu_share(const struct cost_machine *m, double taken);
 double cost_upload_rate(const struct cost_machine *m, int ranks);
 /* INFINITY without a link */
 double cost_transfer(const struct cost_machine *m, int domain, enum cost_link way, double bytes);
+/* an upload while the CPU computes experts, as in a blended prefill */
+double cost_upload_beside(const struct cost_machine *m, int domain, double bytes);
 
 /* Rows of one attention block: (query, key) pairs and cached positions that are read. */
 struct cost_rows {

@@ -5,6 +5,7 @@
 
 #include "base/mem.h"
 #include "base/test_limits.h"
+#include "engine/transfer/link_meter.h"
 #include "engine/transfer/trace.h"
 
 static const size_t BUFFER_BYTES = (size_t)4 << 20, MIN_COPY_BYTES = 4096;
@@ -28,6 +29,7 @@ struct filler { /* a staging thread */
 };
 struct stage {
     struct stage_options o;
+    struct link_meter meter;
     struct filler filler[THREADS];
     int n_fillers;
     pthread_mutex_t lock; /* protects everything below */
@@ -85,11 +87,14 @@ static int enqueue_chunk(struct stage *s, const struct stage_chunk *c, const cha
     if (c->first && c->after) rc = gpu_timeline_wait(s->o.freed, c->after, s->o.stream);
     if (c->first && s->o.trace && !gpu_event_open_timed(s->o.g, &s->begin, NULL))
         gpu_event_record(s->begin, s->o.stream);
+    if (c->first) link_meter_begin(&s->meter, s->o.stream);
+    link_meter_count(&s->meter, c->bytes);
     if (!rc)
         rc = c->row && from == c->from ? copy_strided(s, c) : gpu_copy(s->o.stream, c->to, from, c->bytes, GPU_H2D);
     if (c->last && s->begin)
         trace_add_span(s->o.trace, s->begin, s->o.stream, s->o.rank, LANE_LOAD, "load expert", c->layer, c->item);
     if (c->last) s->begin = NULL;
+    if (c->last) link_meter_end(&s->meter, s->o.stream);
     if (c->last && s->o.loaded) { /* also if the copy failed: a waiting stream must be released */
         int signal_rc = gpu_timeline_signal(s->o.loaded, c->loaded, s->o.stream);
         if (!rc) rc = signal_rc;
@@ -200,6 +205,10 @@ int stage_send_ranges(struct stage *s, struct copy_range *ranges, int n, char *t
     return rc;
 }
 
+bool stage_take_speed(struct stage *s, double *bytes, double *seconds) {
+    return link_meter_take(&s->meter, bytes, seconds);
+}
+
 int stage_flush(struct stage *s) {
     pthread_mutex_lock(&s->lock);
     while (s->n) pthread_cond_wait(&s->chunk_sent, &s->lock);
@@ -218,6 +227,7 @@ int stage_open(struct stage **out, const struct stage_options *o, struct error *
         pthread_cond_init(&s->work_added, NULL);
         pthread_cond_init(&s->chunk_sent, NULL);
     }
+    if (!rc) rc = link_meter_open(&s->meter, o->g, o->is_metered, e);
     for (int i = 0; i < o->threads && !rc; i++) {
         struct filler *f = &s->filler[i];
         f->s = s;
@@ -243,13 +253,15 @@ void stage_close(struct stage **sp) {
     pthread_cond_broadcast(&s->work_added);
     pthread_mutex_unlock(&s->lock);
     for (int i = 0; i < s->n_fillers; i++) pthread_join(s->filler[i].thread, NULL);
-    if (s->n_fillers || s->begin) gpu_stream_sync(s->o.stream); /* the stream reads the buffers and records the event */
+    if (s->n_fillers || s->begin || link_meter_is_on(&s->meter))
+        gpu_stream_sync(s->o.stream); /* reads the buffers, records events */
     for (int i = 0; i < THREADS; i++)
         for (int k = 0; k < BUFFERS; k++) {
             gpu_event_close(&s->filler[i].sent[k]);
             gpu_host_free(s->o.g, s->filler[i].buffer[k]);
         }
     gpu_event_close(&s->begin);
+    link_meter_close(&s->meter);
     pthread_mutex_destroy(&s->lock);
     pthread_cond_destroy(&s->work_added);
     pthread_cond_destroy(&s->chunk_sent);

@@ -18,6 +18,7 @@ struct stage_options {
     int threads;                 /* from stage_threads; 0: no threads */
     struct trace *trace;
     int rank;
+    bool is_metered; /* times units for stage_take_speed() */
 };
 struct stage_unit { /* one module's weights */
     const struct copy_run *runs;
@@ -38,6 +39,9 @@ int stage_send(struct stage *s, const struct stage_unit *u);
 /* Merges ranges, sends them to `to` as one unit with u's values and layer, and points their fields there. 0 ranges:
  * sends nothing. */
 int stage_send_ranges(struct stage *s, struct copy_range *ranges, int n, char *to, struct stage_unit u);
+/* The median of some units' times since the last call, and that unit's bytes; false: too few yet, or not metered. Any
+ * thread. */
+bool stage_take_speed(struct stage *s, double *bytes, double *seconds);
 bool stage_is_small(size_t bytes); /* whether a driver copies that much unpinned memory without blocking its caller */
 int stage_flush(struct stage *s);  /* waits until everything is enqueued on the stream; same codes */
 /* enqueues what was sent; set *stop first to drop it. The stream may still be running. */

@@ -113,6 +113,10 @@ static long run(const char *dir, const char *gpus, const char *topology, enum ex
         if (prefill != PREFILL_CPU && !strstr(ev.stats.prefill_why, told))
             failed++, printf("FAIL: %s: the way of the weights is not told: %s\n", gpus, ev.stats.prefill_why);
     }
+    const struct cost_domain *d = &eng->cost.domain[1]; /* whose link the prompts have timed */
+    const struct cost_observed *seen = prefill == PREFILL_SLP ? &d->observed_link[COST_H2D] : &d->observed_beside;
+    if ((prefill == PREFILL_SLP || prefill == PREFILL_BLEND) && !(seen->weight[0] > 0))
+        failed++, printf("FAIL: %s: %s prompts time no uploads\n", gpus, names[prefill]);
     for (int i = 0; i < eng->machine.gpus->n; i++)
         held += atomic_load(&((struct emu *)eng->machine.gpus->gpu[i])->n_blocking_copies);
     session_close(&s);
@@ -269,6 +273,7 @@ int main(int argc, char **argv) {
     write_files(dir);
     snprintf(nodes, sizeof nodes, "%s.nodes", dir);
     test_limits_set(TEST_LIMIT_COPY_BYTES, 1 << 20);
+    test_limits_set(TEST_LIMIT_METER_BYTES, 1);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         int32_t plain[2][ANSWER], got[2][ANSWER];
         uint64_t bytes[2];

@@ -2,7 +2,11 @@
  * the use was enqueued, and a slot's state follows the table in upload.h. */
 #include "unit.h"
 
+#include <math.h>
+#include <stdlib.h>
+
 #include "engine/experts/resident_experts.h"
+#include "engine/transfer/link_meter.h"
 #include "engine/transfer/upload.h"
 #include "test/unit/parse_config.h"
 
@@ -116,6 +120,54 @@ static void random_uploads(void **state) {
     gpu_set_close(&t.set);
 }
 
+/* A link of 1 GB/s is seen as one, by its median and whether or not staging threads feed it; small uploads say
+ * nothing. */
+static void a_meter_times_uploads(void **state) {
+    enum { BYTES = 2 << 20, UNITS = 24 };
+    struct gpu_set *set;
+    struct error e = {0};
+    _Atomic int stop = 0;
+    char *host = calloc(1, BYTES), *to = NULL;
+    if (!host || gpu_set_open(&set, "emu:1,mem=64M,h2d=1", &e) || gpu_alloc(set->gpu[0], (void **)&to, BYTES, &e))
+        fail_msg("%s", e.text);
+    for (int threads = 0; threads < 3; threads += 2)
+        for (int is_small = 0; is_small < 2; is_small++) {
+            struct stage *stage;
+            struct gpu_stream *stream;
+            double bytes = 0, seconds = 0;
+            if (gpu_stream_open(set->gpu[0], &stream, "link", false, &stop, &e)) fail_msg("%s", e.text);
+            const struct stage_options o = {
+                .set = set, .g = set->gpu[0], .stream = stream, .stop = &stop, .threads = threads, .is_metered = true};
+            if (stage_open(&stage, &o, &e)) fail_msg("%s", e.text);
+            const struct copy_run run = {.host = host, .bytes = is_small ? BYTES / 4 : BYTES};
+            for (int i = 0; i < UNITS; i++) {
+                assert_int_equal(stage_send(stage, &(struct stage_unit){.runs = &run, .n = 1, .to = to}), 0);
+                if (!i) assert_false(stage_take_speed(stage, &bytes, &seconds)); /* one unit is no median */
+                assert_int_equal(stage_flush(stage) || gpu_stream_sync(stream), 0);
+            }
+            if (is_small) assert_false(stage_take_speed(stage, &bytes, &seconds));
+            else {
+                assert_true(stage_take_speed(stage, &bytes, &seconds));
+                printf("%d threads: %.0f bytes in %.3g ms\n", threads, bytes, seconds * 1e3);
+                assert_true(fabs(bytes - BYTES) < 1);
+                assert_true(seconds > 1e-3 && seconds < 20e-3); /* 2.1 ms; the last copy alone where others feed it */
+                assert_false(stage_take_speed(stage, &bytes, &seconds));
+            }
+            stage_close(&stage);
+            gpu_stream_close(&stream);
+        }
+    gpu_free(set->gpu[0], to);
+    gpu_set_close(&set);
+    free(host);
+    struct link_meter m = {.n = 7, .seconds = {5, 90, 1, 3, 2}, .per_byte = {5e-6, 90e-6, 1e-6, 3e-6, 4e-6}};
+    double bytes = 0, seconds = 0;
+    pthread_mutex_init(&m.lock, NULL);
+    assert_true(link_meter_take(&m, &bytes, &seconds)); /* neither the one that took 90 s nor the fastest */
+    assert_true(fabs(seconds - 2) < 1e-9 && fabs(bytes - 0.5e6) < 1);
+    assert_false(link_meter_take(&m, &bytes, &seconds));
+    pthread_mutex_destroy(&m.lock);
+}
+
 /* Whatever the order of an expert's matrices in host memory, neighbours without a gap cross the link in one copy. */
 static void neighbouring_matrices_are_one_copy(void **state) {
     enum { HIDDEN = 256, INTER = 128, EXPERTS = 3, WORDS_EACH = HIDDEN * INTER };
@@ -171,7 +223,7 @@ static void neighbouring_matrices_are_one_copy(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(random_uploads),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(random_uploads), cmocka_unit_test(a_meter_times_uploads),
                                        cmocka_unit_test(neighbouring_matrices_are_one_copy)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -120,7 +120,8 @@ int blend_device_open(struct blend_device *p, struct error *e) {
                                      .stop = p->stop,
                                      .threads = stage_threads(m->gpus, m->w),
                                      .trace = m->trace,
-                                     .rank = p->rank};
+                                     .rank = p->rank,
+                                     .is_metered = true};
     if (!rc) rc = upload_open(&p->uploads, "link", &to, e);
     if (!rc) rc = gpu_timeline_open(p->g, &p->summed, e);
     if (!rc) cost_table_fill(&p->table, m->cost, 1 + p->rank, m->cost_model, COST_MANY_ROWS);

@@ -24,7 +24,7 @@ int blend_experts_upload_ahead(struct blend *b, const struct prefill_job *j, int
                                                     cost_prefill_rows(b->n, j->pos + b->at));
     for (int i = 0; i < b->n_dev; i++) {
         struct blend_device *p = &b->dev[i];
-        const double upload_s = cost_transfer(m->cost, 1 + p->rank, COST_H2D, m->cost_model->expert_bytes);
+        const double upload_s = cost_upload_beside(m->cost, 1 + p->rank, m->cost_model->expert_bytes);
         /* domain 1 + i is device i */
         const int n_uploads = follows_split ? plan->transfer_begin[i + 2] - plan->transfer_begin[i + 1] : 0;
         double left = attention_s +
@@ -74,11 +74,10 @@ static void split_layer(struct blend *b) {
     for (int i = 0; i < b->n_dev; i++) {
         const struct blend_device *p = &b->dev[i];
         const int rank = 1 + p->rank;
-        d[1 + i] =
-            (struct split_domain){.class = COST_GPU,
-                                  .expert_cost = &p->table,
-                                  .transfer_s = cost_transfer(m->cost, rank, COST_H2D, m->cost_model->expert_bytes),
-                                  .max_transfers = c->n_experts};
+        d[1 + i] = (struct split_domain){.class = COST_GPU,
+                                         .expert_cost = &p->table,
+                                         .transfer_s = cost_upload_beside(m->cost, rank, m->cost_model->expert_bytes),
+                                         .max_transfers = c->n_experts};
         if (i == b->owner) d[1 + i].busy_s = cost_shared(m->cost, rank, m->cost_model, b->n);
         else
             d[1 + i].start_s = cost_transfer(m->cost, rank, COST_H2D, bytes) +
@@ -204,6 +203,18 @@ static void observe_cpu_time(struct blend *b, double seconds) {
     if (!machine->is_deterministic) cost_table_fill(&b->table, machine, 0, b->s->m->cost_model, COST_MANY_ROWS);
 }
 
+/* Corrects it with the links' times. */
+static void observe_uploads(const struct blend *b) {
+    struct cost_machine *machine = b->s->m->cost;
+    double bytes, seconds;
+    for (int i = 0; i < b->n_dev; i++) {
+        const int domain = 1 + b->dev[i].rank;
+        if (!stage_take_speed(b->dev[i].uploads.stage, &bytes, &seconds)) continue;
+        cost_observe(machine, &machine->domain[domain].observed_beside, 1, cost_upload_beside(machine, domain, bytes),
+                     seconds);
+    }
+}
+
 /* Computes the CPU's experts, and enqueues the upload of their sum and its addition to the owner's. */
 static int cpu_experts(struct blend *b, struct error *e) {
     struct decode *s = b->s;
@@ -239,6 +250,7 @@ int blend_experts_run_split(struct blend *b, const struct prefill_job *j, struct
     if (next < b->s->c->n_layers && blend_experts_are_split(b, next))
         TRY(blend_experts_upload_ahead(b, j, next, true, e)); /* links are busy during the CPU's part */
     TRY(cpu_experts(b, e));
+    observe_uploads(b);
     return end_routed(b);
 }
 

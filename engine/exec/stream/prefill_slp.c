@@ -174,7 +174,10 @@ static int finish_run(struct runtime *m, struct prefill_job *j, struct error *e)
     if (s->result) *e = s->error;
     else if (j->cancel && atomic_load(j->cancel)) return exec_op_error(ERR_CANCELLED, e);
     else prefill_complete(j, 0, j->n, &s->state_step);
-    if (!s->result) prefill_count_experts(m, s->expert_rows);
+    if (!s->result) {
+        prefill_count_experts(m, s->expert_rows);
+        prefill_observe_upload(m, j->device, s->stats.upload_bytes, s->stats.upload_s);
+    }
     return s->result;
 }
 

@@ -76,7 +76,8 @@ struct slp_stats {
     double seconds; /* wall time; virtual time on virtual devices */
     /* with a trace, of rank 0: busy seconds; load and compute overlapping; first event to last */
     double load_s, compute_s, overlap_s, span_s;
-    uint64_t h2d, d2h, exchanged; /* bytes enqueued; valid after a failure too */
+    uint64_t h2d, d2h, exchanged;  /* bytes enqueued; valid after a failure too */
+    double upload_bytes, upload_s; /* of a typical upload; 0: several ranks, or too few were timed */
 };
 /* Returns why a prompt cannot be split over devices; NULL: it can. Pure. */
 const char *slp_why_unsplittable(const struct config *c);

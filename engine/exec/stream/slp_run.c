@@ -185,6 +185,7 @@ static int rank_open(struct slp_rank *r, struct error *e) {
                                  .g = r->g,
                                  .stream = r->load_stream,
                                  .stop = &p->stop,
+                                 .is_metered = true,
                                  .threads = spec->is_virtual || threads ? threads : 1};
     if (!rc) rc = stage_open(&r->stage, &load, e);
     if (!rc && slp_selects_few(p->c, p->job->n) &&
@@ -368,6 +369,8 @@ static void run_threads(struct slp_run *p, float *buf, int rows) {
 static void fill_stats(struct slp_run *p, struct slp_stats *s, double wall) {
     *s = (struct slp_stats){
         .plan = p->rank[0].plan, .seconds = wall, .h2d = p->h2d, .d2h = p->d2h, .exchanged = p->exchanged};
+    /* the time of one of several links that share the host's memory says nothing about it alone */
+    if (p->n_ranks == 1) stage_take_speed(p->rank[0].stage, &s->upload_bytes, &s->upload_s);
     double end = 0;
     for (int i = 0; i < p->n_ranks; i++) {
         struct slp_rank *r = &p->rank[i];
