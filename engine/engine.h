@@ -263,7 +263,7 @@ struct turn_stats {
     struct expert_stats experts;            /* chosen 0: no decode batch ran on devices with experts */
     const char *prefill_mode, *decode_mode; /* names of modes; a paged batch also prefills by "paged" */
     /* --explain: reasons for the modes, one line each, and expected times; 0: none */
-    char prefill_why[440], decode_why[960];
+    char prefill_why[520], decode_why[960];
     double prefill_expected_s, batch_expected_s, batch_s; /* figures of the turn's last decode batch */
 };
 struct event {

@@ -76,6 +76,7 @@ static int open_runtime(struct engine *eng, struct error *e) {
         rc = 0;
     }
     if (!rc && eng->machine.gpus) rc = gpu_set_pin(eng->machine.gpus, &eng->weights, &eng->numa, e);
+    if (!rc && eng->machine.gpus) gpu_set_choose_math(eng->machine.gpus, c);
     if (rc) return rc;
     if (eng->params.trace && !(eng->machine.trace = trace_open()))
         return error_set(e, ERR_MEMORY, "no memory for a trace");

@@ -75,6 +75,7 @@ struct gpu_stream {
     struct op_exec exec; /* first: its address is the stream's executor */
     struct gpu *g;
     const char *name;
+    bool is_fp8; /* gpu_stream_set_fp8() */
     /* operations not launched yet; NULL: this stream joins none */
     struct fuse *window;
     /* with a window: launches an operation */

@@ -139,6 +139,7 @@ static int open_device(struct gpu **out, const struct gpu_spec *spec, int rank, 
                                      .id = card,
                                      .peer = peer,
                                      .maps_host = true,
+                                     .has_fp8 = g->math == GPU_MATH_BF16 && g->sm >= 89,
                                      .h2d = spec->h2d,
                                      .d2h = spec->d2h,
                                      .link = spec->peer};

@@ -48,6 +48,10 @@ struct cuda_stream {
     void **outgrown; /* [n_outgrown] old workspaces that enqueued work may still use */
     size_t n_outgrown, cap_outgrown;
 };
+/* The arithmetic of a stream's products of many tokens. */
+static inline enum gpu_math cuda_math(const struct cuda_stream *s) {
+    return s->base.is_fp8 && s->g->base.info.has_fp8 ? GPU_MATH_FP8 : s->g->math;
+}
 struct cuda_event {
     struct gpu_event base;
     cudaEvent_t ev;

@@ -17,7 +17,7 @@ struct tile_layout {
     size_t x_scale, h, hq, h_scale, size; /* offsets after x */
 };
 static struct tile_layout tiled_plan(const struct cuda_stream *s, const struct expert *e, int n) {
-    struct tile_layout p = {.fp8 = s->g->math == GPU_MATH_FP8 && cuda_tiles_fp8_fit(&e->gate) &&
+    struct tile_layout p = {.fp8 = cuda_math(s) == GPU_MATH_FP8 && cuda_tiles_fp8_fit(&e->gate) &&
                                    cuda_tiles_fp8_fit(&e->down)};
     size_t rows = (size_t)n;
     p.ldx = cuda_round_up(e->gate.cols, 16);

@@ -53,10 +53,10 @@ static bool takes_blas(const struct cuda *g, const struct op_linear *l, bool is_
 /* `exact` operations run in float32: rounding must not change the router's choice. */
 static enum path select_path(const struct cuda_stream *s, const struct op_linear *l, bool is_routed) {
     const struct cuda *g = s->g;
-    bool plain = !l->transposed && l->batch <= 1 && !l->exact && g->math != GPU_MATH_F32;
+    bool plain = !l->transposed && l->batch <= 1 && !l->exact && cuda_math(s) != GPU_MATH_F32;
     if (l->n <= BATCH_INVARIANT_ROWS) return l->transposed ? PATH_SKINNY_TRANSPOSED : few_path(&l->w);
     if (!plain) return !l->exact && cuda_gemm_mma_fits(l) ? PATH_GEMM_MMA : PATH_GEMM_F32;
-    if (g->math == GPU_MATH_FP8 && cuda_tiles_fp8_fit(&l->w))
+    if (cuda_math(s) == GPU_MATH_FP8 && !l->wide && cuda_tiles_fp8_fit(&l->w))
         return blas_fp8_fits(s, &l->w) && takes_blas(g, l, is_routed, true, false) ? PATH_BLAS_FP8 : PATH_TILES_FP8;
     const bool tiles = cuda_tiles_fit(&l->w);
     if (cuda_blas_is_usable(g->blas) && takes_blas(g, l, is_routed, tiles, !is_dense_bf16(&l->w))) return PATH_BLAS;

@@ -167,6 +167,9 @@ int gpu_stream_sync(struct gpu_stream *s) {
     const int r = gpu_stream_flush(s);
     return first_of(r, s->g->b->stream_sync(s));
 }
+void gpu_stream_set_fp8(struct gpu_stream *s, bool on) {
+    s->is_fp8 = on; /* operations that wait to be joined have too few rows to depend on it */
+}
 struct gpu *gpu_stream_gpu(struct gpu_stream *s) {
     return s->g;
 }

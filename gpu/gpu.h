@@ -39,6 +39,7 @@ struct gpu_info {
     bool is_virtual;       /* no data is touched, only clocks advance */
     bool peer;             /* copies between ranks bypass the host */
     bool maps_host;        /* operations can access memory of gpu_host_alloc() */
+    bool has_fp8;          /* gpu_stream_set_fp8() has an effect */
     double h2d, d2h, link; /* bytes/s, as configured or as the bus reports; 0: unknown */
 };
 
@@ -97,6 +98,8 @@ int gpu_stream_open(struct gpu *g, struct gpu_stream **s, const char *name, bool
                     struct error *e);
 void gpu_stream_close(struct gpu_stream **s);
 int gpu_stream_sync(struct gpu_stream *s); /* blocks until all enqueued work has run */
+/* From now on operations of the stream compute as with GPU_MATH_FP8, or as the device's math says. */
+void gpu_stream_set_fp8(struct gpu_stream *s, bool on);
 /* launches operations that wait to be joined, for callers that measure one */
 int gpu_stream_flush(struct gpu_stream *s);
 struct gpu *gpu_stream_gpu(struct gpu_stream *s);

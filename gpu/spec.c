@@ -94,7 +94,8 @@ static int parse_option(struct gpu_spec *s, struct option_text key, struct optio
     static const char *const maths[] = {"bf16", "f32", "fp8"}, *const gemms[] = {"auto", "own", "cublas"},
                              *const ways[] = {"auto", "layers", "tensor"};
     for (int i = 0; i < 3 && v.text; i++) {
-        if (text_equals(key, "math") && text_equals(v, maths[i])) return s->math = (enum gpu_math)i, 0;
+        if (text_equals(key, "math") && text_equals(v, maths[i]))
+            return s->math = (enum gpu_math)i, s->has_math = true, 0;
         if (text_equals(key, "parallel") && text_equals(v, ways[i])) return s->parallel = (enum gpu_parallel)i, 0;
         if (!s->is_emulated && text_equals(key, "gemm") && text_equals(v, gemms[i]))
             return s->gemm = (enum gpu_gemm)i, 0;

@@ -48,6 +48,7 @@ struct gpu_spec {
     /* GPU_MATH_F32: ranks exchange float32, and MLA expands keys and values to float32; else BF16. Otherwise an
      * emulated device computes like its CPU level in either case, and has GPU_MATH_F32 unless math=bf16. */
     enum gpu_math math;
+    bool has_math; /* LIST says which */
     enum gpu_gemm gemm;
     int id[GPU_MAX];        /* card of each rank */
     size_t mem;             /* 0: all of the card's memory; emu: 8 GiB, 32 GiB in virtual time */

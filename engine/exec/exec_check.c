@@ -5,6 +5,7 @@
 
 #include "engine/exec/prefill.h"
 #include "engine/placement/cost.h"
+#include "engine/transfer/gpu_set.h"
 #include "engine/transfer/trace.h"
 
 int exec_op_error(int rc, struct error *e) {
@@ -86,6 +87,9 @@ void prefill_count_experts(struct runtime *m, const uint32_t *rows) {
         for (int x = 0; x < c->n_experts; x++) usage_profile_add(m->usage, l, x, rows[l * c->n_experts + x]);
 }
 
+bool prefill_is_fp8(const struct runtime *m, const struct prefill_job *j) {
+    return m->gpus && m->gpus->reads_in_fp8 && !j->on_logits;
+}
 void prefill_observe_upload(struct runtime *m, int rank, double bytes, double seconds) {
     struct cost_domain *d = &m->cost->domain[1 + rank];
     if (seconds > 0)

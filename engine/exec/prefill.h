@@ -117,6 +117,9 @@ struct prefill_driver {
 extern const struct prefill_driver prefill_mode_cpu, prefill_mode_blend, prefill_mode_slp, prefill_mode_dslp;
 /* adds rows [n_layers, n_experts] that selected each expert to m->usage */
 void prefill_count_experts(struct runtime *m, const uint32_t *rows);
+/* Whether devices compute the prompt's products in FP8. Not those of a prompt whose logits are asked for: they are
+ * compared with those of answers. */
+bool prefill_is_fp8(const struct runtime *m, const struct prefill_job *j);
 /* Corrects the cost model's link of a device with the time of an upload; 0 seconds: none was timed. */
 void prefill_observe_upload(struct runtime *m, int rank, double bytes, double seconds);
 

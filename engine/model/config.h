@@ -412,6 +412,7 @@ struct config {
         int bits, group;      /* per code; columns per scale, 0: a whole row or unknown */
         bool zeros_minus_one; /* GPTQ stores zero points minus one */
         bool zeros_are_half;  /* zero points are half of the codes' range, whatever is stored */
+        bool fp8_activations; /* trained with activations in E4M3, scaled by token and 128 columns (DeepSeek-V3) */
     } quant;
     int block_rows, block_cols; /* FP8 scale block; 128 unless quantization_config differs */
     struct ngram_config {       /* embeddings of hashed n-grams, added to the streams before some layers (op_ngram) */
@@ -604,6 +605,11 @@ static inline int config_index_entries(const struct config *c) { return config_i
 /* Indexers select keys by the results of all earlier products. Such models keep 16 bits of an activation, so that
  * rounding does not change the selection. */
 static inline bool config_needs_wide_activations(const struct config *c) { return c->index_topk > 0; }
+/* Returns whether a device may read prompts with products in FP8: the model was trained with such activations, and none
+ * of its choices of keys depends on their last digits. */
+static inline bool config_reads_in_fp8(const struct config *c) {
+    return c->quant.fp8_activations && !config_needs_wide_activations(c);
+}
 
 /* Returns whether a sequence of n tokens rotates its keys differently from a short one; then cached keys of a shorter
  * one cannot be reused. */

@@ -8,7 +8,9 @@
 
 #include "base/json.h"
 
-#define FP8 "\"quantization_config\":{\"quant_method\":\"fp8\",\"weight_block_size\":[128,128]}"
+#define FP8 \
+    "\"quantization_config\":{\"quant_method\":\"fp8\",\"activation_scheme\":\"dynamic\",\"weight_block_size\":[128," \
+    "128]}"
 
 /* "full_attention" and three, or five with it last, of "sliding_attention" */
 #define FULL_3_SLIDING "\"full_attention\",\"sliding_attention\",\"sliding_attention\",\"sliding_attention\","

@@ -217,6 +217,9 @@ void quantization_read(struct config_reader *r, struct config *c) {
     c->quant.method = methods[method].method;
     read_block(&in, c, config_get(&in, "weight_block_size"), "weight_block_size");
     if (methods[method].read && !in.rc) methods[method].read(&in, c);
+    const struct json *scheme = config_get(&in, "activation_scheme");
+    c->quant.fp8_activations = !method && scheme && json_is(scheme, "dynamic") &&
+                               config_get(&in, "weight_block_size") && c->block_rows == 128 && c->block_cols == 128;
     const struct json *fmt = config_get(&in, "fmt");
     if (fmt && !json_is(fmt, "e4m3") && !json_is(fmt, "float8_e4m3fn") && !json_is(fmt, "e4m3fn"))
         config_fail(&in, "'quantization_config.fmt' is \"%.*s\"; hearth supports e4m3",

@@ -49,7 +49,7 @@ int calibrate_read(struct cost_machine *out, const char *name_or_path, struct er
  * calibrate writes it. Machine: name, devices, near (near-memory units), dram, disk, join, start, cpu_chunk, gpu_chunk,
  * nodes (NUMA nodes), between (bandwidth between nodes). Per node, node0, node1, .. (node: all): .memory, and its
  * shares .bw and .rate. Per domain, cpu, gpu0, gpu1, .. near0, .. (gpu, near: all of them): DOMAIN.name  .memory .alloc
- * .bw.KIND  .latency.KIND  .prompt_latency  .rate.KIND.FORMAT  .few.FORMAT  .h2d  .d2h  .peer  .h2d.latency
+ * .bw.KIND  .latency.KIND  .prompt_latency  .rate.KIND.FORMAT  .few.FORMAT  .fp8.KIND  .h2d  .d2h  .peer  .h2d.latency
  * .d2h.latency  .peer.latency KIND is ffn, linear, attention, elem; FORMAT f32, 16bit, 8bit, 4bit; a key without them
  * sets all of them. bw and rate are curves over rows, `1:0.9T 16:12T`, or one number; numbers may end in T G M K m u n
  * (powers of 1000); units as in cost.h. */

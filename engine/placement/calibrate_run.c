@@ -333,6 +333,24 @@ static int measure_domain(struct bench *s, struct cost_domain *d, double *best) 
     return rc;
 }
 
+/* Measures products of many rows in FP8, on a device that has them. */
+static int measure_fp8(struct bench *s, struct cost_domain *d) {
+    static const int rows[] = {64, 256, 1024, 4096};
+    int rc = 0;
+    gpu_stream_set_fp8(s->stream, true);
+    for (int k = COST_FFN; k <= COST_LINEAR; k++)
+        for (size_t i = 0; i < sizeof rows / sizeof *rows && rows[i] <= s->rows && !rc; i++) {
+            struct measured_op t = {.kind = (enum cost_kind)k, .format = DT_E4M3, .rows = rows[i], .n = 1};
+            double took;
+            rc = time_best(s, &t, &took);
+            const double own = took - d->latency[k] > took / 2 ? took - d->latency[k] : took;
+            add_point(&d->rate_fp8[k], rows[i], t.flops / own, true);
+            if (took * 4 > s->most) break;
+        }
+    gpu_stream_set_fp8(s->stream, false);
+    return rc;
+}
+
 static double budget_s(const struct calibrate_options *o) { return o->seconds > 0 ? o->seconds : 1.5; }
 static size_t weights_size(const struct calibrate_options *o) {
     size_t have = mem_available(), size = o->bytes ? o->bytes : (size_t)1 << 30;
@@ -518,6 +536,7 @@ static int calibrate_device(struct cost_machine *m, int rank, const struct calib
     if (!rc) rc = measure_links(&s, d, host);
     if (!rc && !info->is_virtual) rc = measure_hand_off(&s, host, &m->hand_off_s);
     if (!rc) rc = measure_domain(&s, d, &read);
+    if (!rc && info->has_fp8) rc = measure_fp8(&s, d);
     if (rc == ERR_CANCELLED) error_set(e, rc, "stopped");
     else if (rc && !gpu_error(g, e)) error_set(e, rc, "device %d failed during calibration", rank);
 out:

@@ -70,7 +70,9 @@ static bool domain_key(struct cost_domain *d, int i, struct key *k) {
         k->what = CURVE, k->at = &d->rate_few_rows[i], snprintf(k->name, sizeof k->name, "few.%s", formats[i]);
     else if ((i -= COST_FORMATS) < 1)
         k->what = CURVE, k->at = &d->prompt_latency, snprintf(k->name, sizeof k->name, "prompt_latency");
-    else if ((i -= 1) < COST_LINKS)
+    else if ((i -= 1) <= COST_LINEAR)
+        k->what = CURVE, k->at = &d->rate_fp8[i], snprintf(k->name, sizeof k->name, "fp8.%s", kinds[i]);
+    else if ((i -= COST_LINEAR + 1) < COST_LINKS)
         k->what = NUMBER, k->at = &d->link[i].rate, snprintf(k->name, sizeof k->name, "%s", ways[i]);
     else if ((i -= COST_LINKS) < COST_LINKS)
         k->what = NUMBER, k->at = &d->link[i].latency, snprintf(k->name, sizeof k->name, "%s.latency", ways[i]);

@@ -398,6 +398,26 @@ int cost_layers_fit(const struct cost_model *q, double bytes, double positions) 
     return n;
 }
 
+static void add_point(struct cost_curve *c, float rows, double value) {
+    if (c->n < COST_POINTS) c->rows[c->n] = rows, c->value[c->n++] = (float)value;
+}
+void cost_use_fp8(struct cost_machine *m) {
+    const float few = BATCH_INVARIANT_ROWS;
+    for (int d = 1; d <= m->n_devices; d++)
+        for (int k = COST_FFN; k <= COST_LINEAR; k++) {
+            struct cost_domain *g = &m->domain[d];
+            const struct cost_curve was = *cost_rate(g, (enum cost_kind)k, COST_8BIT), *fp8 = &g->rate_fp8[k];
+            struct cost_curve *to = &g->rate[k][COST_8BIT];
+            if (!fp8->n || !was.n) continue;
+            *to = (struct cost_curve){0};
+            for (int i = 0; i < was.n && was.rows[i] < few; i++) add_point(to, was.rows[i], (double)was.value[i]);
+            add_point(to, few, cost_at(&was, (double)few));
+            add_point(to, few + 1, cost_at(fp8, (double)few + 1));
+            for (int i = 0; i < fp8->n; i++)
+                if (fp8->rows[i] > few + 1) add_point(to, fp8->rows[i], (double)fp8->value[i]);
+        }
+}
+
 /* --- Prefills --------------------------------------------------------------------------------- */
 
 /* The attention block of a layer for n rows, chunk by chunk. */

@@ -50,6 +50,9 @@ struct cost_domain {
     /* Experts in calls of up to BATCH_INVARIANT_ROWS rows, where activations keep more bits; empty: as in larger calls.
      */
     struct cost_curve rate_few_rows[COST_FORMATS];
+    /* Products of 8-bit weights with activations in FP8, experts and matrices; empty: the domain has none. Not used
+     * until cost_use_fp8(). */
+    struct cost_curve rate_fp8[COST_LINEAR + 1];
     struct {
         double rate, latency; /* rate 0: no such link */
     } link[COST_LINKS];       /* to host memory, or (PEER) to the other devices */
@@ -206,6 +209,9 @@ struct cost_prefill {
     int n_dense_layers;
 };
 double cost_prefill(const struct cost_machine *m, const struct cost_model *q, const struct cost_prefill *p);
+/* Charges products of 8-bit weights with more than BATCH_INVARIANT_ROWS rows with rate_fp8, on devices that have it:
+ * for models whose prompts they read in FP8. */
+void cost_use_fp8(struct cost_machine *m);
 /* Number of layers whose attention block, shared expert and KV cache of `positions` fit into `bytes`. */
 int cost_layers_fit(const struct cost_model *q, double bytes, double positions);
 

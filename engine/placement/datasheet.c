@@ -2,9 +2,9 @@
  * - memory: 0.77 of channels x rate, paper A's FP8 GEMV on two EPYC 9355 (our kernels reached 0.87 on Zen 5, 0.98 on a
  * Xeon: test/bench/NOTES.md);
  * - products per core: measured on one thread (NOTES.md), minus a fifth for the all-core clock;
- * - cards: 0.7 of BF16 (0.8 of FP8 only with card.math = fp8), 0.85 of the memory bandwidth, as in virtual time for the
- * RTX 5090; PCIe 5 at 57 GB/s (0.9 of its peak), PCIe 4 and 3 in proportion. test/bench/constants.md says of each where
- * it comes from. */
+ * - cards: 0.7 of BF16, 0.8 of FP8 (prompts of models that were trained so; all with card.math = fp8), 0.85 of the
+ * memory bandwidth, as in virtual time for the RTX 5090; PCIe 5 at 57 GB/s (0.9 of its peak), PCIe 4 and 3 in
+ * proportion. test/bench/constants.md says of each where it comes from. */
 #include "engine/placement/datasheet.h"
 
 #include <stdio.h>
@@ -179,6 +179,8 @@ static bool make_card_domain(struct cost_domain *g, const struct machine_datashe
     const double wide = BF16_FRACTION * bf16, narrow = is_fp8 ? FP8_FRACTION * fp8 : wide;
     for (int k = COST_FFN; k <= COST_LINEAR; k++)
         g->rate[k][COST_16BIT] = constant_curve(wide), g->rate[k][COST_8BIT] = constant_curve(narrow);
+    for (int k = COST_FFN; k <= COST_LINEAR && fp8 > 0 && !*d->card_math; k++)
+        g->rate_fp8[k] = constant_curve(FP8_FRACTION * fp8);
     g->rate[COST_ATTENTION][COST_16BIT] = constant_curve(wide);
     for (int w = COST_H2D; w <= COST_D2H; w++) g->link[w].rate = link, g->link[w].latency = 8e-6;
     return true;

@@ -72,12 +72,13 @@ static bool read_sizes(struct machine_datasheet *d, const char *text, char *why,
     strcpy(d->pcie, "4");
     return true;
 }
-/* Reads [N x]CARD[,math=fp8] or [N x]gpu:MEMORY,BANDWIDTH after the +. */
+/* Reads [N x]CARD[,math=bf16|fp8] or [N x]gpu:MEMORY,BANDWIDTH after the +. */
 static bool read_card(struct machine_datasheet *d, const char *whole, char *why, size_t cap) {
     char text[64], *end;
     snprintf(text, sizeof text, "%s", whole);
     char *const option = strchr(text, ',');
-    if (option && !strcmp(option, ",math=fp8")) *option = 0, strcpy(d->card_math, "fp8");
+    if (option && (!strcmp(option, ",math=fp8") || !strcmp(option, ",math=bf16")))
+        strcpy(d->card_math, option + strlen(",math=")), *option = 0;
     const long n = strtol(text, &end, 10);
     const bool is_counted = end > text && *end == 'x';
     const char *const name = is_counted ? end + 1 : text;

@@ -12,6 +12,7 @@ struct figures { /* a domain in a few numbers; lists end with 0 rows */
     enum cost_class class;
     double memory, bw, elem_bw;
     struct point ffn[8], linear[8], attention[4]; /* FLOP/s by rows; FFN and linear weights in `format` */
+    float fp8;                                    /* FLOP/s of products in FP8, where models are read so; 0: none */
     enum cost_format format;
     double latency[COST_KINDS];
     double h2d, d2h, peer, link_latency;
@@ -31,6 +32,7 @@ static void fill_domain(struct cost_domain *d, const struct figures *s) {
     set_curve(&d->rate[COST_FFN][s->format], s->ffn, 8);
     set_curve(&d->rate[COST_LINEAR][s->format], s->linear, 8);
     set_curve(&d->rate[COST_ATTENTION][COST_16BIT], s->attention, 4);
+    for (int k = COST_FFN; k <= COST_LINEAR && s->fp8 > 0; k++) d->rate_fp8[k] = (struct cost_curve){1, {1}, {s->fp8}};
     const double rates[COST_LINKS] = {[COST_H2D] = s->h2d, [COST_D2H] = s->d2h, [COST_PEER] = s->peer};
     for (int w = 0; w < COST_LINKS; w++)
         if (rates[w] > 0) d->link[w].rate = rates[w], d->link[w].latency = s->link_latency;
@@ -48,15 +50,15 @@ static const struct figures epyc_9355 = {
     .linear = {{1, 4e12f}, {4, 6e12f}, {9, 13e12f}, {16, 17e12f}, {64, 22e12f}, {512, 24e12f}},
     .attention = {{1, 6e12f}, {64, 15e12f}},
     .latency = {15e-6, 8e-6, 8e-6, 3e-6}};
-/* RTX 5090: the figures of virtual time (gpu/): products in BF16 at 0.7 of the vendor's peak, with math=fp8 at 0.8 of
- * the FP8 peak, 0.85 of the memory bandwidth, 57 GB/s over PCIe 5. */
-#define RTX_5090(products) \
+/* RTX 5090: the figures of virtual time (gpu/): products in BF16 at 0.7 of the vendor's peak, in FP8 (math=fp8, or the
+ * prompts of models that were trained so) at 0.8 of the FP8 peak, 0.85 of the memory bandwidth, 57 GB/s over PCIe 5. */
+#define RTX_5090(products, prompts) \
     { \
         .class = COST_GPU, .memory = 32e9, .bw = 1.52e12, .elem_bw = 1.52e12, .format = COST_8BIT, \
-        .ffn = {{1, products}}, .linear = {{1, products}}, .attention = {{1, 147e12f}}, \
+        .ffn = {{1, products}}, .linear = {{1, products}}, .fp8 = prompts, .attention = {{1, 147e12f}}, \
         .latency = {4e-6, 4e-6, 4e-6, 4e-6}, .h2d = 57e9, .d2h = 57e9, .link_latency = 8e-6 \
     }
-static const struct figures rtx_5090 = RTX_5090(147e12f), rtx_5090_fp8 = RTX_5090(335e12f);
+static const struct figures rtx_5090 = RTX_5090(147e12f, 335e12f), rtx_5090_fp8 = RTX_5090(335e12f, 0);
 /* Paper B: 100 GB/s and 1.6 TFLOP/s of a 24-core Xeon (section 6.3). T4 and L4 by the vendor: 65 and 121 TFLOP/s, 300
  * GB/s; PCIe 3 and 4. */
 static const struct figures xeon_24 = {.class = COST_CPU,

@@ -117,6 +117,7 @@ int virtual_open(struct virtual **out, const struct virtual_options *o, struct e
     v->all_layers = c->n_layers;
     if (o->max_layers > 0 && o->max_layers < c->n_layers) v->w.config.n_layers = o->max_layers;
     v->kv = o->kv;
+    if (config_reads_in_fp8(c)) cost_use_fp8(&v->cost);
     cost_model_of(&v->model, &v->w.config, weights_dense_dtype(o->w), weights_ffn_dtype(o->w), o->kv);
     scale_bandwidth(&v->cost.domain[0], COST_KINDS, cost_cpu_share(&v->cost, o->stream_rate));
     if (v->cost.spread_bw_share > 0)

@@ -80,6 +80,10 @@ static const struct prefill_driver *choose_prefill_driver(struct engine *eng, st
     s->prefill.job.device = out.device;
     s->prefill.expected_s = s->stats.prefill_expected_s = out.seconds[out.mode];
     char where[100], weights[80] = "", uploads[120] = "", nodes[80] = "";
+    const char *const math = driver != &prefill_mode_cpu && n > BATCH_INVARIANT_ROWS && g->reads_in_fp8 &&
+                                     (s->n_answered || !s->request.logits)
+                                 ? "; products in FP8 (math=bf16: in BF16)"
+                                 : "";
     if (driver == &prefill_mode_cpu)
         snprintf(where, sizeof where, "%s (%s, %d thread%s)", exec_modes[out.mode].what, eng->info.level,
                  eng->info.threads, eng->info.threads == 1 ? "" : "s");
@@ -96,11 +100,11 @@ static const struct prefill_driver *choose_prefill_driver(struct engine *eng, st
                  100 * eng->cost.spread_bw_share, eng->cost.n_nodes);
     else if (eng->cost.n_nodes)
         snprintf(nodes, sizeof nodes, "; %d NUMA nodes, each with rows of every expert", eng->cost.n_nodes);
-    snprintf(s->stats.prefill_why, sizeof s->stats.prefill_why, "%d new tokens %s: %.130s%s%s%s%s", n, where,
+    snprintf(s->stats.prefill_why, sizeof s->stats.prefill_why, "%d new tokens %s: %.130s%s%s%s%s%s", n, where,
              has_images         ? "the prompt has images"
              : s->prefill.below ? "passes a longer prompt"
                                 : out.why,
-             weights, uploads, nodes, s->has_waited ? "; waited for other answers (--max-tpot)" : "");
+             math, weights, uploads, nodes, s->has_waited ? "; waited for other answers (--max-tpot)" : "");
     return driver;
 }
 

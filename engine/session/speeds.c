@@ -62,6 +62,7 @@ void speeds_assume(struct engine *eng, enum cpu_level level) {
     cost_model_of(&eng->cost_model, &eng->weights.config, weights_dense_dtype(&eng->weights),
                   weights_ffn_dtype(&eng->weights), (enum dtype)eng->params.kv);
     speeds_assumed(&eng->cost, g, pool_threads(eng->pool), level);
+    if (g && g->reads_in_fp8) cost_use_fp8(&eng->cost);
     eng->cost.is_deterministic = decides_by_table(eng);
     limit_uploads(eng);
     /* no choice to make; speeds are given; no place to save results */
@@ -90,6 +91,7 @@ void speeds_calibrate(struct engine *eng) {
         return;
     }
     measured.is_deterministic = decides_by_table(eng);
+    if (g->reads_in_fp8) cost_use_fp8(&measured);
     eng->cost = measured;
     limit_uploads(eng);
 }

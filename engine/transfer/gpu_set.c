@@ -54,6 +54,11 @@ void gpu_set_check_memory(struct gpu_set *s) {
     }
 }
 
+void gpu_set_choose_math(struct gpu_set *s, const struct config *c) {
+    s->reads_in_fp8 = config_reads_in_fp8(c) && !s->spec.has_math;
+    for (int i = 0; i < s->n; i++) s->reads_in_fp8 &= gpu_info(s->gpu[i])->has_fp8;
+}
+
 void gpu_set_close(struct gpu_set **sp) {
     struct gpu_set *s = *sp;
     if (!s) return;

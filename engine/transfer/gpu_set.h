@@ -12,6 +12,7 @@ struct gpu_set {
     size_t checked_bytes[GPU_MAX]; /* weights on a device when its memory was checked last */
     _Atomic bool is_lost;          /* a device failed for good: no more GPU prefill */
     struct pin *pin;               /* pins the weights; NULL in virtual time or without weights */
+    bool reads_in_fp8;             /* prompts are computed in FP8, answers are not; gpu_set_choose_math() */
     /* bytes of the largest attention block, FFN and expert in a slot; 0: not measured yet */
     size_t max_module_bytes[3];
 };
@@ -23,5 +24,8 @@ int gpu_set_pin(struct gpu_set *s, const struct weights *w, const struct numa *n
 /* Says of each device that holds more weights than at the last check if some of its memory is elsewhere
  * (gpu_memory_elsewhere()). No other thread may use the devices. */
 void gpu_set_check_memory(struct gpu_set *s);
+/* Chooses FP8 for the prompts of a model for which config_reads_in_fp8(), where all devices have it and the list says
+ * nothing else (math=). */
+void gpu_set_choose_math(struct gpu_set *s, const struct config *c);
 void gpu_set_close(struct gpu_set **s); /* before weights_close */
 bool gpu_set_pinned(const struct gpu_set *s, const void *p, size_t size);

@@ -149,7 +149,8 @@ static int question(int n, char **word) {
                 for (int kind = COST_FFN; kind <= COST_LINEAR; kind++)
                     for (int f = 0; f < COST_FORMATS; f++)
                         for (int at = 0; at < m.domain[d].rate[kind][f].n; at++)
-                            m.domain[d].rate[kind][f].value[at] = (float)(atof(value) * 1e12);
+                            m.domain[d].rate[kind][f].value[at] = (float)(atof(value) * 1e12),
+                            m.domain[d].rate_fp8[kind] = (struct cost_curve){0}; /* the rate of all products */
         } else if (!strncmp(word[i], "launch=", 7))
             for (int d = 1; d <= m.n_devices; d++)
                 for (int kind = 0; kind < COST_KINDS; kind++) m.domain[d].latency[kind] = atof(value) * 1e-6;

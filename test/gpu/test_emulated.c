@@ -1,4 +1,7 @@
-/* Whether the programs that are named after the emulation use it: its cuBLAS is the one that is opened, and
+/* A stream's products are in FP8 while gpu_stream_set_fp8() says so, except those of few tokens, which answers have
+ * too.
+ *
+ * Whether the programs that are named after the emulation use it: its cuBLAS is the one that is opened, and
  * CUDA_EMULATE_BLAS=0 hides it. Then a device that must use cuBLAS does not open, instead of computing with other
  * kernels. With CUDA_EMULATE_BLAS_STATUS the products of cuBLAS fail, as on a card that the library has no kernels for:
  * own kernels compute what it refused and all that follows, one line says so, and a device that must use cuBLAS
@@ -17,6 +20,7 @@ int cuda_emulate_libraries(void);
 
 /* y += x w^T, in two passes of tokens (PASS_TOKENS), each with enough tiles for cuBLAS */
 enum { N = 4096 + 3 * 128 + 5, ROWS = 128, COLS = 32, BLOCK = 128 };
+static int n_tokens = N; /* of the product */
 struct product {
     float x[N * COLS], y[N * ROWS], wanted[N * ROWS], scale[1];
     uint16_t w[ROWS * COLS];
@@ -49,8 +53,9 @@ static void fill(struct product *p, bool is_fp8) {
             p->wanted[t * ROWS + r] = (float)(t % 7 + sum);
         }
 }
-/* Runs the product on the device; returns the largest difference, or -1 after a failure. */
-static double run(struct gpu *g, struct product *p, bool is_fp8, struct error *e) {
+/* Runs the product on the device; returns the largest difference, or -1 after a failure. in_fp8: as the products of a
+ * prompt. */
+static double run(struct gpu *g, struct product *p, bool is_fp8, bool in_fp8, struct error *e) {
     void *x = NULL, *y = NULL, *w = NULL, *scale = NULL;
     struct gpu_stream *s = NULL;
     const void *weights = is_fp8 ? (const void *)p->codes : p->w;
@@ -73,9 +78,11 @@ static double run(struct gpu *g, struct product *p, bool is_fp8, struct error *e
                               .scale_stride = 1,
                               .dtype = is_fp8 ? DT_E4M3 : DT_BF16,
                               .scale_dtype = DT_F32};
-        op_run(
-            gpu_stream_exec(s), OP_LINEAR,
-            &(union op_args){.linear = {.y = y, .x = x, .w = m, .n = N, .ldx = COLS, .ldy = ROWS, .accumulate = true}});
+        gpu_stream_set_fp8(s, !in_fp8);
+        gpu_stream_set_fp8(s, in_fp8); /* the last call counts */
+        op_run(gpu_stream_exec(s), OP_LINEAR,
+               &(union op_args){
+                   .linear = {.y = y, .x = x, .w = m, .n = n_tokens, .ldx = COLS, .ldy = ROWS, .accumulate = true}});
         gpu_copy(s, p->y, y, sizeof p->y, GPU_D2H);
         r = gpu_stream_sync(s);
         if (r) gpu_error(g, e);
@@ -83,7 +90,7 @@ static double run(struct gpu *g, struct product *p, bool is_fp8, struct error *e
     gpu_stream_close(&s);
     gpu_free(g, x), gpu_free(g, y), gpu_free(g, w), gpu_free(g, scale);
     double worst = r ? -1 : 0;
-    for (int i = 0; !r && i < N * ROWS; i++) worst = fmax(worst, fabs((double)p->y[i] - (double)p->wanted[i]));
+    for (int i = 0; !r && i < n_tokens * ROWS; i++) worst = fmax(worst, fabs((double)p->y[i] - (double)p->wanted[i]));
     return worst;
 }
 
@@ -97,7 +104,7 @@ static bool computes(struct product *p, const char *list, double most, int lines
     for (int i = 0; i < 2 && right; i++) {
         const bool is_fp8 = strstr(list, "fp8") != NULL;
         fill(p, is_fp8);
-        const double worst = run(g, p, is_fp8, &e);
+        const double worst = run(g, p, is_fp8, false, &e);
         printf("%s: product %d, largest difference %.2g of 8%s%s\n", list, i, worst, e.code ? ": " : "", e.text);
         right = worst >= 0 && worst < most;
     }
@@ -114,10 +121,39 @@ static int check_failing(void) {
     bool right = computes(p, "0", 0.05, 1) && computes(p, "0,math=fp8", 0.5, 1) && computes(p, "0,gemm=own", 0.05, 0);
     if (gpu_spec_parse(&spec, "0,gemm=cublas", &e) || gpu_open(&g, &spec, 0, &e)) right = false;
     fill(p, false);
-    right = right && run(g, p, false, &e) < 0 && strstr(e.text, "cublasGemmEx: NOT_SUPPORTED");
+    right = right && run(g, p, false, false, &e) < 0 && strstr(e.text, "cublasGemmEx: NOT_SUPPORTED");
     printf("gemm=cublas: %s\n", e.text);
     gpu_close(&g);
     free(p);
+    return !right;
+}
+
+/* The differences of BF16 and FP8 products with FP8 weights, of many tokens and of few. */
+static int check_prompts(void) {
+    struct product *p = malloc(sizeof *p);
+    float *bf16 = malloc(sizeof p->y);
+    struct gpu_spec spec;
+    struct gpu *g = NULL;
+    struct error e = {0};
+    if (!p || !bf16 || gpu_spec_parse(&spec, "0", &e) || gpu_open(&g, &spec, 0, &e)) return 1;
+    const bool has_fp8 = gpu_info(g)->has_fp8;
+    bool right = true;
+    for (n_tokens = 40; n_tokens > 0; n_tokens -= 20) {
+        double off[3];
+        for (int k = 0; k < 3; k++) { /* BF16, FP8, BF16 again */
+            fill(p, true);
+            off[k] = run(g, p, true, k == 1, &e);
+            if (!k) memcpy(bf16, p->y, sizeof p->y);
+            const bool same = !memcmp(bf16, p->y, (size_t)n_tokens * ROWS * 4);
+            right &= off[k] >= 0 && same == (k != 1 || n_tokens <= BATCH_INVARIANT_ROWS || !has_fp8);
+        }
+        printf("%d tokens: largest difference in BF16 %.2g, in FP8 %.2g of 8%s\n", n_tokens, off[0], off[1],
+               has_fp8 ? "" : "; the card has no FP8");
+        right &= off[0] < 0.05 && off[1] < 0.5;
+    }
+    right &= has_fp8 == (!getenv("CUDA_EMULATE_SM") || atoi(getenv("CUDA_EMULATE_SM")) >= 89);
+    gpu_close(&g);
+    free(p), free(bf16);
     return !right;
 }
 
@@ -129,6 +165,7 @@ int main(void) {
     struct gpu *g = NULL;
     struct error e = {0};
     if (getenv("CUDA_EMULATE_BLAS_STATUS")) return check_failing();
+    if (check_prompts()) return 1;
     const bool opens = !gpu_spec_parse(&spec, "0,gemm=cublas", &e) && !gpu_open(&g, &spec, 0, &e);
     gpu_close(&g);
     printf("cuBLAS: %s, the emulation was asked for %d libraries; gemm=cublas: %s\n", name ? name : "none",

@@ -6,6 +6,8 @@
 
 #include "engine/placement/calibrate.h"
 #include "engine/plan/virtual.h"
+#include "engine/transfer/gpu_set.h"
+#include "gpu/backend.h"
 #include "test/unit/known.h"
 
 static struct cost_machine machine;
@@ -91,15 +93,63 @@ static void memories_serve_decoding(void **st) {
     assert_true(most[0] > 0.6 && most[1] > 0.4); /* and the limits are felt */
 }
 
-/* Products of 8-bit weights run at the BF16 rate unless the card is asked for FP8. */
+/* Prompts of a model that was trained with FP8 activations are read with products in FP8. Those of another, and of one
+ * whose indexer chooses keys, have the BF16 rate unless the card is asked for FP8. */
 static void products_follow_the_math(void **st) {
-    double t[2];
-    for (int fp8 = 0; fp8 < 2; fp8++) {
-        open_virtual(fp8 ? "paper-a-1-fp8" : "paper-a-1", "deepseek-v3", 4);
-        t[fp8] = prefill(PREFILL_SLP, 32768) - machine.prefill_start_s;
+    double t[3];
+    for (int i = 0; i < 3; i++) {
+        struct error e = {0};
+        open_virtual(i == 2 ? "paper-a-1-fp8" : "paper-a-1", "deepseek-v3", 4);
+        assert_true(shape.w.config.quant.fp8_activations);
+        virtual_close(&v);
+        shape.w.config.quant.fp8_activations = i > 0;
+        const struct virtual_options o = {
+            .cost = &machine, .w = &shape.w, .kv = DT_BF16, .max_layers = 4, .experts = {BUDGET_OFF}};
+        if (virtual_open(&v, &o, &e)) fail_msg("%s", e.text);
+        t[i] = prefill(PREFILL_SLP, 32768) - machine.prefill_start_s;
         virtual_close(&v);
     }
-    assert_true(t[1] < 0.9 * t[0] && t[1] > 147.0 / 335 * t[0]); /* attention is BF16 in both */
+    assert_true(t[2] < 0.9 * t[0] && t[2] > 147.0 / 335 * t[0]); /* attention is BF16 in all */
+    assert_true(fabs(t[1] / t[2] - 1) < 0.01);
+    open_known("deepseek-v3.2");
+    assert_true(shape.w.config.quant.fp8_activations && !config_reads_in_fp8(&shape.w.config));
+}
+
+/* An engine's devices read prompts in FP8 if all of them can, unless the list says how to compute. */
+static void devices_choose_their_math(void **st) {
+    static const char *const lists[] = {"emu:2,mem=64M", "emu:2,mem=64M,math=bf16"};
+    open_known("deepseek-v3");
+    for (int i = 0; i < 2; i++) {
+        struct gpu_set *set;
+        struct error e = {0};
+        if (gpu_set_open(&set, lists[i], &e)) fail_msg("%s", e.text);
+        for (int able = 0; able <= 2; able++) {
+            for (int k = 0; k < 2; k++) set->gpu[k]->info.has_fp8 = k < able;
+            gpu_set_choose_math(set, &shape.w.config);
+            assert_int_equal(set->reads_in_fp8, able == 2 && !i);
+        }
+        shape.w.config.quant.fp8_activations = false;
+        gpu_set_choose_math(set, &shape.w.config);
+        assert_false(set->reads_in_fp8);
+        shape.w.config.quant.fp8_activations = true;
+        gpu_set_close(&set);
+    }
+}
+
+/* Paper A's bound on the first token, with the defaults: 32K on one card and 45K on two within 30 s. */
+static void long_documents_are_read_within_30_s(void **st) {
+    static const struct {
+        const char *machine;
+        enum exec_mode mode;
+        int n;
+    } rows[] = {{"paper-a-1", PREFILL_SLP, 32768}, {"paper-a-2", PREFILL_DSLP, 45 * 1024}};
+    for (size_t i = 0; i < 2; i++) {
+        open_virtual(rows[i].machine, "deepseek-v3", 0);
+        const double t = prefill(rows[i].mode, rows[i].n);
+        printf("%s: %d tokens of DeepSeek-V3 in %.1f s\n", rows[i].machine, rows[i].n, t);
+        virtual_close(&v);
+        assert_true(t > 20 && t <= 30);
+    }
 }
 
 /* Each layer with experts on the CPU takes two hand-offs. */
@@ -158,6 +208,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(host_memory_serves_all),
                                        cmocka_unit_test(memories_serve_decoding),
                                        cmocka_unit_test(products_follow_the_math),
-                                       cmocka_unit_test(hand_offs_take_time), cmocka_unit_test(sessions_add_up)};
+                                       cmocka_unit_test(devices_choose_their_math),
+                                       cmocka_unit_test(long_documents_are_read_within_30_s),
+                                       cmocka_unit_test(hand_offs_take_time),
+                                       cmocka_unit_test(sessions_add_up)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -349,6 +349,14 @@ static int end_batch(struct blend *b, struct prefill_job *j, struct error *e) {
     return 0;
 }
 
+/* A layer of the batch. The devices' streams are those of answers, whose products stay as they are. */
+static int run_prompt_layer(struct blend *b, const struct prefill_job *j, struct error *e) {
+    for (int i = 0; i < b->n_dev; i++) gpu_stream_set_fp8(blend_device_stream(&b->dev[i]), prefill_is_fp8(b->s->m, j));
+    const int rc = run_layer(b, j, e);
+    for (int i = 0; i < b->n_dev; i++) gpu_stream_set_fp8(blend_device_stream(&b->dev[i]), false);
+    return rc;
+}
+
 static int blend_advance(struct runtime *m, struct prefill_job *j, struct error *e) {
     struct blend *b = j->state;
     int layers = b->s->c->n_layers, rc = 0;
@@ -358,7 +366,7 @@ static int blend_advance(struct runtime *m, struct prefill_job *j, struct error 
     for (int i = 0; i < b->n_dev && !rc; i++)
         if (!blend_device_stream(&b->dev[i])) rc = error_set(e, ERR_RUNTIME, "the device failed during decode");
     if (!rc && !b->n) rc = begin_batch(b, j);
-    if (!rc) rc = run_layer(b, j, e);
+    if (!rc) rc = run_prompt_layer(b, j, e);
     if (!rc && ++b->layer == layers) rc = end_batch(b, j, e);
     if (rc) {
         device_kv_invalidate(b->s, j->kv, 0);

@@ -116,6 +116,7 @@ static void *slp_thread(void *arg) {
                           .embed = embed_prompt,
                           .on_rows = report_rows,
                           .check_weights = scan_weights,
+                          .is_fp8 = prefill_is_fp8(s->m, s->j),
                           .first_row = s->j->on_logits ? s->j->n_reported : s->j->n - 1,
                           .ctx = s,
                           .cancel = s->j->cancel,

@@ -57,6 +57,7 @@ struct slp_job {
     /* Receives n final residual rows starting at `row`, which is at least `first`. NULL: not wanted. */
     int (*on_rows)(void *ctx, const float *x, int row, int n);
     int first_row;
+    bool is_fp8; /* products in FP8 */
     /* NULL, or by device in the set: weights that stay there during the run and are not uploaded */
     const struct resident_set *resident;
     /* NULL, or checks weights before they are sent: experts ids[0..n) of a layer, or its other weights (ids NULL). An

@@ -166,6 +166,7 @@ static int rank_open(struct slp_rank *r, struct error *e) {
     const struct gpu_spec *spec = &p->job->set->spec;
     int rc = gpu_stream_open(r->g, &r->load_stream, "load", false, &p->stop, e);
     if (!rc) rc = gpu_stream_open(r->g, &r->compute_stream, "compute", true, &p->stop, e);
+    if (!rc) gpu_stream_set_fp8(r->compute_stream, p->job->is_fp8);
     if (!rc) rc = gpu_stream_open(r->g, &r->unload_stream, "unload", true, &p->stop, e);
     struct gpu_stream *const streams[] = {r->load_stream, r->compute_stream, r->unload_stream};
     for (int i = 0; i < 3 && !rc && p->job->after; i++) rc = gpu_event_wait(p->job->after, streams[i]);
