@@ -36,8 +36,12 @@ __device__ inline uint32_t two_bytes(const uint8_t *p) { return (uint32_t)p[0] |
 struct codes {
     uint32_t q[8], high[4], head[4];
 };
-/* Columns c .. c + 63 of a row, c a multiple of 64; h: the thread's run pair. K: blocks of 256. */
-template <bool K> __device__ inline void codes_load(struct codes &to, const uint8_t *row, int dtype, int c, int h) {
+/* Blocks of 256. */
+__host__ __device__ constexpr bool is_k(int dtype) { return dtype == DT_Q4_K || dtype == DT_Q5_K || dtype == DT_Q6_K || dtype == DT_IQ4_XS; }
+/* Columns c .. c + 63 of a row, c a multiple of 64; h: the thread's run pair. */
+template <int DT> __device__ inline void codes_load(struct codes &to, const uint8_t *row, int c, int h) {
+    constexpr int dtype = DT;
+    constexpr bool K = is_k(DT);
     if (!K) {
         int scale = dtype == DT_MXFP4 ? 1 : 2;
         const uint8_t *b = row + (size_t)(c / 32 + h) * (size_t)(scale + (dtype == DT_Q8_0 ? 32 : 16));
@@ -69,8 +73,10 @@ __device__ inline uint32_t look_up(uint32_t code, uint32_t t0, uint32_t t1, uint
     return (__byte_perm(t0, t1, s) & ~high) | (__byte_perm(t2, t3, s) & high);
 }
 /* Run u of the thread: 16 bytes, their scale and offset. */
-template <bool K> __device__ inline void codes_run(uint32_t to[4], float *d, float *m, const struct codes &from, int dtype, int c, int h, int u) {
-    const bool iq4 = dtype == (K ? DT_IQ4_XS : DT_IQ4_NL), six = K && dtype == DT_Q6_K, eight = !K && dtype == DT_Q8_0;
+template <int DT> __device__ inline void codes_run(uint32_t to[4], float *d, float *m, const struct codes &from, int c, int h, int u) {
+    constexpr int dtype = DT;
+    constexpr bool K = is_k(DT);
+    constexpr bool iq4 = dtype == (K ? DT_IQ4_XS : DT_IQ4_NL), six = K && dtype == DT_Q6_K, eight = !K && dtype == DT_Q8_0;
     const int j = c % 256 / 64;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -97,26 +103,32 @@ template <bool K> __device__ inline void codes_run(uint32_t to[4], float *d, flo
         *d *= (float)(j < 2 ? a & 63 : (e & 15) | a >> 6 << 4);
     }
 }
-/* Converts a byte to float, through the low bits of 2^23. */
-__device__ inline float byte_at(uint32_t w, int b) { return __uint_as_float(__byte_perm(w, 0x4b000000, 0x7440u | (unsigned)b)) - 0x1p23f; }
+/* Formats with codes of 8 bits, of which those that are signed are biased by 128. */
+__host__ __device__ constexpr bool has_8_bits(int dtype) { return dtype == DT_Q8_0 || dtype == DT_IQ4_NL || dtype == DT_IQ4_XS || dtype == DT_MXFP4; }
+/* Byte b of a word as a float that is BASE larger, which the offset of the weight makes up for: the byte is placed in the mantissa, without an
+ * addition. 2^7 has room for codes of 7 bits, and its multiples of a scale keep more bits below them than those of 2^15. */
+template <int DT> __host__ __device__ constexpr float byte_base() { return has_8_bits(DT) ? 0x1p15f : 0x1p7f; }
+template <int DT> __device__ inline float byte_at(uint32_t w, int b) {
+    return __uint_as_float(has_8_bits(DT) ? __byte_perm(w, 0x47000000, 0x7404u | (unsigned)b << 4) : __byte_perm(w, 0x43000000, 0x7044u | (unsigned)b << 8));
+}
 
-template <int TM, bool K>
+template <int TM, int DT>
 static __global__ void __launch_bounds__(TILE_THREADS, TM >= 64 ? 1 : 2) tile_blocks_kernel(const __grid_constant__ struct cuda_tiles p) {
     extern __shared__ __align__(16) uint8_t space[];
     using shape = tile_shape<TM>;
     using ring = stage<TM>;
     constexpr int MI = shape::MI, NI = shape::NI;
+    constexpr bool runs_apart = is_k(DT) && DT != DT_IQ4_XS;
     const tile_at at = tile_find<TM>(p);
     int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4, q = lane % 4;
     int wm = warp / shape::N * (MI * 16), wn = warp % shape::N * (NI * 8);
-    int cols = p.w[at.w].cols, dtype = p.w[at.w].dtype, steps = (cols + STEP - 1) / STEP;
+    int cols = p.w[at.w].cols, steps = (cols + STEP - 1) / STEP;
     uint8_t *const w_space = space + DEPTH * ring::X;
 
     /* This thread decodes runs h of row r; rows past the last are decoded but not stored ... */
     int r = tid / 2, h = tid % 2, o;
     const struct mat &w = tile_row(p, at, r, &o);
     const uint8_t *row = (const uint8_t *)w.data + (size_t)(o < at.o1 ? o : at.o0) * w.stride;
-    bool runs_apart = K && dtype != DT_IQ4_XS;
     /* ... and copies one vector of every 32nd row of x. */
     int xr = tid / 8, xc = tid % 8, x_bytes = cols * 2 - xc * 16;
     const uint8_t *x_from = (const uint8_t *)p.x + ((size_t)(at.t0 + xr < at.t1 ? at.t0 + xr : at.t0) * (size_t)p.ldx + (size_t)xc * 8) * 2;
@@ -134,7 +146,7 @@ static __global__ void __launch_bounds__(TILE_THREADS, TM >= 64 ? 1 : 2) tile_bl
     struct codes ahead;
     auto there = [&](int k) { return k * STEP + (runs_apart ? 0 : 32 * h) < cols; }; /* the last step may be a single block */
     auto load_w = [&](int k) {
-        if (k < steps && there(k)) codes_load<K>(ahead, row, dtype, k * STEP, h);
+        if (k < steps && there(k)) codes_load<DT>(ahead, row, k * STEP, h);
     };
     auto decode = [&](int k) {
         uint8_t *to = w_space + k % 2 * ring::W;
@@ -142,7 +154,8 @@ static __global__ void __launch_bounds__(TILE_THREADS, TM >= 64 ? 1 : 2) tile_bl
         for (int u = 0; u < 2; u++) {
             uint32_t bytes[4] = {0, 0, 0, 0};
             float d = 0, m = 0;
-            if (there(k)) codes_run<K>(bytes, &d, &m, ahead, dtype, k * STEP, h, u);
+            if (there(k)) codes_run<DT>(bytes, &d, &m, ahead, k * STEP, h, u);
+            m = fmaf(d, byte_base<DT>(), m);
             int piece = runs_apart ? 2 * h + 4 * u : 4 * h + 2 * u;
 #pragma unroll
             for (int i = 0; i < 2; i++) {
@@ -150,7 +163,7 @@ static __global__ void __launch_bounds__(TILE_THREADS, TM >= 64 ? 1 : 2) tile_bl
 #pragma unroll
                 for (int e = 0; e < 4; e++) {
                     uint32_t word = bytes[2 * i + e / 2];
-                    v[e] = bf16x2_pack(fmaf(d, byte_at(word, e % 2 * 2), -m), fmaf(d, byte_at(word, e % 2 * 2 + 1), -m));
+                    v[e] = bf16x2_pack(fmaf(d, byte_at<DT>(word, e % 2 * 2), -m), fmaf(d, byte_at<DT>(word, e % 2 * 2 + 1), -m));
                 }
                 *(uint4 *)(to + w_place(r, piece + i)) = make_uint4(v[0], v[1], v[2], v[3]);
             }
@@ -198,22 +211,29 @@ static __global__ void __launch_bounds__(TILE_THREADS, TM >= 64 ? 1 : 2) tile_bl
     tile_store<MI, NI, true>(p, at, acc, wm, wn);
 }
 
-template <int TM, bool K> static cudaError_t launch(cudaStream_t s, const struct cuda_tiles *t) {
+template <int TM, int DT> static cudaError_t launch(cudaStream_t s, const struct cuda_tiles *t) {
     struct cuda_tiles p = *t;
     dim3 grid = tile_plan(&p, TM);
     if (!grid.x) return cudaSuccess;
-    cudaError_t r = cudaFuncSetAttribute(tile_blocks_kernel<TM, K>, cudaFuncAttributeMaxDynamicSharedMemorySize, stage<TM>::SIZE);
+    cudaError_t r = cudaFuncSetAttribute(tile_blocks_kernel<TM, DT>, cudaFuncAttributeMaxDynamicSharedMemorySize, stage<TM>::SIZE);
     if (r != cudaSuccess) return r;
-    tile_blocks_kernel<TM, K><<<grid, TILE_THREADS, stage<TM>::SIZE, s>>>(p);
+    tile_blocks_kernel<TM, DT><<<grid, TILE_THREADS, stage<TM>::SIZE, s>>>(p);
     return cudaGetLastError();
 }
-template <bool K> static cudaError_t launch_any(cudaStream_t s, const struct cuda_tiles *t, int tokens) {
-    return tokens <= 16 ? launch<16, K>(s, t) : tokens <= 32 ? launch<32, K>(s, t) : tokens <= 64 ? launch<64, K>(s, t) : launch<128, K>(s, t);
+template <int DT> static cudaError_t launch_any(cudaStream_t s, const struct cuda_tiles *t, int tokens) {
+    return tokens <= 16 ? launch<16, DT>(s, t) : tokens <= 32 ? launch<32, DT>(s, t) : tokens <= 64 ? launch<64, DT>(s, t) : launch<128, DT>(s, t);
 }
 int cuda_tiles_blocks_fit(const struct mat *w) { return w->dtype >= DT_Q8_0 && w->dtype <= DT_MXFP4 && !w->scale; }
 cudaError_t cuda_tiles_blocks(cudaStream_t s, const struct cuda_tiles *t, int tokens) {
     if (t->n_parts < 1) return cudaSuccess;
-    int dtype = t->w[t->part[0].w].dtype;
-    bool k = dtype == DT_Q4_K || dtype == DT_Q5_K || dtype == DT_Q6_K || dtype == DT_IQ4_XS;
-    return k ? launch_any<true>(s, t, tokens) : launch_any<false>(s, t, tokens);
+    switch (t->w[t->part[0].w].dtype) {
+    case DT_Q8_0: return launch_any<DT_Q8_0>(s, t, tokens);
+    case DT_Q4_0: return launch_any<DT_Q4_0>(s, t, tokens);
+    case DT_Q4_K: return launch_any<DT_Q4_K>(s, t, tokens);
+    case DT_Q5_K: return launch_any<DT_Q5_K>(s, t, tokens);
+    case DT_Q6_K: return launch_any<DT_Q6_K>(s, t, tokens);
+    case DT_IQ4_NL: return launch_any<DT_IQ4_NL>(s, t, tokens);
+    case DT_IQ4_XS: return launch_any<DT_IQ4_XS>(s, t, tokens);
+    default: return launch_any<DT_MXFP4>(s, t, tokens);
+    }
 }

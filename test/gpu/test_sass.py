@@ -27,6 +27,7 @@ STACK = 1024  # bytes of a thread; a kernel with more makes the driver wait for 
 # gpu/cuda_FILE.cu, kernels (mangled), instructions that each has at least, accesses to local memory at most: spilled registers, or arrays with computed indices.
 RULES = [
     ("tile_bf16", "tile_bf16_kernel", {"HMMA": 8, "LDGSTS.128": 8}, 0),
+    ("tile_blocks", "tile_blocks_kernel", {"HMMA": 8}, 4),  # a kernel per format; Q6_K of 32 tokens spills two registers
     ("attention_mma", "attention_mma_kernel", {"HMMA": 64, "LDGSTS.128": 16}, 0),
     ("attention_mma", "attention_mma_kernelILi576E.*Lb1ELb1E", {"HMMA": 64, "LDGSTS.128": 18}, 0),  # of latents in FP8
     ("attention_few", "attention_few_kernel", {"HMMA": 16, "LDGSTS.128": 2}, 0),
