@@ -11,6 +11,18 @@ int cuda_few_rows(const struct mat *w) {
 #undef CASE
     return 1;
 }
+template <class F> static int bytes_ahead(const struct mat *w) {
+    const struct few_plan plan = few_plan_of<F>(w->cols);
+    const int steps = (plan.steps + plan.deep - 1) / plan.deep; /* of a warp */
+    return FEW_WARPS * few_shape<F>::slot * (steps < F::STAGES - 1 ? steps : F::STAGES - 1);
+}
+int cuda_few_ahead(const struct mat *w) {
+#define CASE(F) \
+    case F::DTYPE: return bytes_ahead<F>(w);
+    switch (w->dtype) { FEW_FORMATS(CASE) }
+#undef CASE
+    return 0;
+}
 int cuda_few_bytes(int dtype, int n) {
 #define CASE(F) \
     case F::DTYPE: return few_bytes<F>(n);

@@ -53,9 +53,10 @@ cudaError_t cuda_gemv_gated(cudaStream_t s, const struct op_linear *gate, const 
 /* The same for weights in GGUF blocks of the common formats, on tensor cores. _fits: format and alignment are
  * supported. */
 int cuda_few_fits(const struct mat *w);
-int cuda_few_rows(const struct mat *w);                          /* rows of W of a thread block */
-int cuda_few_bytes(int dtype, int n);                            /* shared memory of a thread block, for n tokens */
-cudaError_t cuda_few(cudaStream_t s, const struct op_linear *l); /* not transposed */
+int cuda_few_rows(const struct mat *w);  /* rows of W of a thread block */
+int cuda_few_ahead(const struct mat *w); /* bytes of W that a thread block requests before it computes */
+int cuda_few_bytes(int dtype, int n);    /* shared memory of a thread block, for n tokens */
+cudaError_t cuda_few(cudaStream_t s, const struct op_linear *l);                                   /* not transposed */
 cudaError_t cuda_few_join(cudaStream_t s, const struct op_join *j, const struct cuda_epilogue *e); /* e: or NULL, as
                                                                                                       below */
 cudaError_t cuda_few_gated(cudaStream_t s, const struct op_linear *gate, const struct op_linear *up, struct glu a);
@@ -124,8 +125,9 @@ int cuda_int4_fits(const struct cuda_routed *a); /* cuda_int4_experts supports t
 cudaError_t cuda_int4_experts(cudaStream_t s, const struct cuda_routed *a);
 cudaError_t cuda_probe_read(cudaStream_t s, const void *from, size_t bytes, int n_sms); /* from: aligned to 16 bytes */
 
-int cuda_routed_fits(const struct cuda_routed *a); /* cuda_routed_experts supports these arguments: any format */
-/* Its two launches. e: NULL, or an epilogue of EPILOGUE_LAST, which cuda_routed_has_epilogue() must allow. */
+int cuda_routed_fits(const struct cuda_routed *a); /* the following support these arguments: any format */
+/* Routed experts in two launches. e: NULL, or an epilogue of EPILOGUE_LAST, which cuda_routed_has_epilogue() must
+ * allow. */
 cudaError_t cuda_routed_up(cudaStream_t s, const struct cuda_routed *a);
 cudaError_t cuda_routed_down(cudaStream_t s, const struct cuda_routed *a, const struct cuda_epilogue *e);
 int cuda_routed_has_epilogue(const struct cuda_routed *a);

@@ -1,4 +1,6 @@
-/* A stream's products are in FP8 while gpu_stream_set_fp8() says so, except those of few tokens, which answers have
+/* Products of one token keep enough bytes under way to hide the latency of memory, by arithmetic.
+ *
+ * A stream's products are in FP8 while gpu_stream_set_fp8() says so, except those of few tokens, which answers have
  * too.
  *
  * Whether the programs that are named after the emulation use it: its cuBLAS is the one that is opened, and
@@ -157,6 +159,50 @@ static int check_prompts(void) {
     return !right;
 }
 
+/* Bytes under way on a multiprocessor, on average, while a matrix of `copies` experts is read by blocks of 128 threads:
+ * as many as its shared memory and registers hold, at most all. */
+static long under_way(enum dtype t, int rows, int cols, int copies, int n_sms, long shared) {
+    const struct mat w = {.rows = rows, .cols = cols, .stride = dtype_bytes(t, (size_t)cols), .dtype = (uint8_t)t};
+    const long blocks = (long)((rows + cuda_few_rows(&w) - 1) / cuda_few_rows(&w)) * copies;
+    const long space = cuda_few_bytes(t, 1) + 5000; /* sums and the system's share */
+    const long most = shared / space < 4 ? shared / space : 4;
+    return (blocks < most * n_sms ? blocks : most * n_sms) * cuda_few_ahead(&w) / n_sms;
+}
+/* The latency of memory times its bandwidth, of each multiprocessor: an H100, an RTX 5090 and an RTX 4090 need 16, 8
+ * and 5 KB. The output of small models has too few rows for an H100, which the table says. */
+static int check_bytes_under_way(void) {
+    static const struct {
+        const char *name;
+        int hidden, qkv, q, inter, topk; /* rows of q, k and v together; columns of the output */
+    } models[] = {{"Qwen3-30B-A3B", 2048, 5120, 4096, 768, 8},       {"Qwen3.6-35B-A3B", 2048, 9216, 4096, 512, 8},
+                  {"Qwen3-235B-A22B", 4096, 9216, 8192, 1536, 8},    {"gpt-oss-20b", 2880, 5120, 4096, 2880, 4},
+                  {"gpt-oss-120b", 2880, 5120, 4096, 2880, 4},       {"GLM-4.5-Air", 4096, 14336, 12288, 1408, 8},
+                  {"Mixtral-8x7B", 4096, 6144, 4096, 14336, 2},      {"MiniMax-M2", 3072, 8192, 6144, 1536, 8},
+                  {"Qwen3-Coder-480B", 6144, 14336, 12288, 2560, 8}, {"DeepSeek-V3", 7168, 24576, 16384, 2048, 8}};
+    static const struct {
+        int n_sms, least;
+        long shared;
+    } cards[] = {{132, 16 << 10, 227 << 10}, {170, 8 << 10, 99 << 10}, {128, 5 << 10, 99 << 10}};
+    static const enum dtype types[] = {DT_Q4_K, DT_E4M3, DT_Q8_0};
+    int failed = 0;
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++)
+        for (size_t t = 0; t < sizeof types / sizeof *types; t++)
+            for (size_t c = 0; c < sizeof cards / sizeof *cards; c++) {
+                const int h = models[i].hidden, inter = models[i].inter, topk = models[i].topk, sms = cards[c].n_sms;
+                const int shapes[3][3] = {{models[i].qkv, h, 1}, {h, models[i].q, 1}, {inter, h, topk}};
+                for (int k = 0; k < 3; k++) {
+                    const long bytes =
+                        under_way(types[t], shapes[k][0], shapes[k][1], shapes[k][2], sms, cards[c].shared);
+                    if (bytes >= cards[c].least) continue;
+                    failed++;
+                    printf("FAIL %s, %s, %d x %d: %ld bytes under way on each of %d processors, %d wanted\n",
+                           models[i].name, dtype_name(types[t]), shapes[k][0], shapes[k][1], bytes, sms,
+                           cards[c].least);
+                }
+            }
+    return failed;
+}
+
 int main(void) {
     const char *set = getenv("CUDA_EMULATE_BLAS");
     const bool wanted = !set || atoi(set);
@@ -165,7 +211,7 @@ int main(void) {
     struct gpu *g = NULL;
     struct error e = {0};
     if (getenv("CUDA_EMULATE_BLAS_STATUS")) return check_failing();
-    if (check_prompts()) return 1;
+    if (check_prompts() || check_bytes_under_way()) return 1;
     const bool opens = !gpu_spec_parse(&spec, "0,gemm=cublas", &e) && !gpu_open(&g, &spec, 0, &e);
     gpu_close(&g);
     printf("cuBLAS: %s, the emulation was asked for %d libraries; gemm=cublas: %s\n", name ? name : "none",
