@@ -1,8 +1,9 @@
 #pragma once
 /* Measures CPU properties that CPUID does not report, when cpu_flags.c first asks: about 0.2 ms, minimum of several
- * interleaved rounds. The results select kernels with different bits, so noise must not flip them: the compared times
- * differ by a factor of four (vdpbf16ps issues at the rate of FMA on Zen 5, a quarter of it on Granite Rapids) or of
- * hundreds (subnormal operands there), and the threshold is in the middle. */
+ * interleaved rounds, more of them while the result is not clear. The results select kernels with different bits, so
+ * noise must not flip them: the compared times differ by a factor of four (vdpbf16ps issues at the rate of FMA on Zen
+ * 5, a quarter of it on Granite Rapids) or of hundreds (subnormal operands there), and the threshold is in the middle.
+ */
 #include <stdbool.h>
 #include <stdint.h>
 

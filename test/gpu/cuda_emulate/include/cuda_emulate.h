@@ -11,6 +11,8 @@
  *  - accesses outside the shared variables, and reads of shared memory that the block has not written;
  *  - races: two threads access a byte, one writes, with no barrier between; blocks of one launch likewise, in device
  * memory;
+ *    A block that changes an int after __threadfence() releases what it did before, and one that fences after its
+ * change acquires what earlier ones released; such a counter must be 0 at the end of the launch;
  *  - threads that meet at different barriers or warp functions, lanes missing from a mask, blocks that never end;
  *  - launches whose grid, threads, arguments or shared memory a card would refuse (CUDA_EMULATE_SHARED, 99 KB);
  *  - copies outside allocations or in a direction that does not match their pointers, waits for events never recorded;
