@@ -449,7 +449,9 @@ static void mixtures(void) {
         for (int i = 0; i < m; i++) logits[i] = floorf(logits[i]);
         logits[m + 1 + m - 1] = 30, logits[2 * (m + 1) + m / 2] = NAN;
         for (int i = 0; i < m; i++) logits[3 * (m + 1) + i] = -INFINITY;
-        check("top", OP_TOP,
+        char name[40];
+        snprintf(name, sizeof name, "top of %d", m);
+        check(name, OP_TOP,
               &(union op_args){.top = {.top = buf_new(16, 'i'), .x = logits, .n = 4, .m = m, .ldx = m + 1}}, ref_top);
     }
     for (int w = 0; w < 2; w++) {

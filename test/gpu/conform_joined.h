@@ -298,8 +298,8 @@ static void heads_program(struct program *p, int first, int rows) {
         }
     }
 }
-/* Routed experts, whose sum is added to the stream, which is then normed. */
-static void experts_program(struct program *p, int rows) {
+/* Routed experts, whose sum is added to the stream, which is then normed; or a product reads it. */
+static void experts_program(struct program *p, int rows, bool multiplies) {
     float *const x = (float *)p->mem, *const sum = x + PROGRAM_SLOT, *const y = x + 2 * PROGRAM_SLOT,
                  *const out = x + 3 * PROGRAM_SLOT;
     p->rows = rows, p->n = 0;
@@ -313,6 +313,12 @@ static void experts_program(struct program *p, int rows) {
                                                        .topk = 2,
                                                        .n_experts = CHAIN_EXPERTS,
                                                        .hidden = PROGRAM_WIDTH};
+    if (multiplies) {
+        p->step[p->n].code = OP_LINEAR;
+        p->step[p->n++].args.linear = (struct op_linear){
+            .y = out, .x = sum, .w = p->mat[0], .n = rows, .ldx = PROGRAM_WIDTH, .ldy = PROGRAM_WIDTH};
+        return;
+    }
     p->step[p->n].code = OP_ADD;
     p->step[p->n++].args.add = (struct op_add){.y = y, .x = sum, .n = rows, .m = PROGRAM_WIDTH};
     p->step[p->n].code = OP_NORM;
@@ -352,10 +358,11 @@ static void joined(int programs) {
          *got = malloc(p.bytes + PROGRAM_SLOT * 4);
     int bad = !joins_a_layer(&p);
     if (bad) printf("FAIL the start of a layer takes %s than three launches\n", "more or less");
-    for (int i = 0; i < 3 * PROGRAM_ROWS; i++) {
-        const uint64_t launches = i % 3 == 2 ? 2 : 1;
-        if (i % 3 == 2) experts_program(&p, 1 + i / 3);
-        else heads_program(&p, i % 3 * 3, 1 + i / 3);
+    for (int i = 0; i < 4 * PROGRAM_ROWS; i++) {
+        const int kind = i % 4, rows = 1 + i / 4;
+        const uint64_t launches = kind < 2 ? 1 : (uint64_t)kind;
+        if (kind < 2) heads_program(&p, kind * 3, rows);
+        else experts_program(&p, rows, kind == 3);
         int errors = program_run(&p, init, want, true);
         const uint64_t before = cuda_emulate_enqueued ? cuda_emulate_enqueued(0) : 0;
         errors += program_run(&p, init, got, false);
