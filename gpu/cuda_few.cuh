@@ -33,10 +33,7 @@ __device__ inline void few_split(struct few_activations *to, const float v[8], b
     for (int i = 0; i < 8; i++) largest = fmaxf(largest, fabsf(v[i]));
     largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
     largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
-    /* Biased exponents of the largest and of the scale: e + f = 2 * 127 + 14. Infinity and NaN are not scaled, and the scale stays finite. */
-    const uint32_t e = __float_as_uint(largest) >> 23, f = e == 255 ? 127 : e < 15 ? 253 : 268 - e;
-    const float scale = __uint_as_float(f << 23);
-    to->unscale = __uint_as_float((254 - f) << 23);
+    const float scale = fp16_scale(largest, &to->unscale);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         float sum = 0;

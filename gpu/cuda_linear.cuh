@@ -47,6 +47,14 @@ template <> struct epilogue_of<true> {
     static type value(const struct cuda_epilogue *e) { return *e; }
 };
 
+/* The power of two that brings the largest of some activations to [2^14, 2^15), near the end of FP16's range, and its inverse. Infinity and NaN are not
+ * scaled, and the scale stays finite. */
+__device__ inline float fp16_scale(float largest, float *unscale) {
+    const uint32_t e = __float_as_uint(largest) >> 23, f = e == 255 ? 127 : e < 15 ? 253 : 268 - e; /* biased exponents: e + f = 2 * 127 + 14 */
+    *unscale = __uint_as_float((254 - f) << 23);
+    return __uint_as_float(f << 23);
+}
+
 /* 16 numbers of a row; those from `left` on are zero. aligned: p is 16-byte aligned. */
 __device__ inline void load_x(float v[16], const float *p, int left, bool aligned) {
 #pragma unroll

@@ -42,10 +42,7 @@ __device__ static inline float step_scale(const float v[16], float *unscale) {
     for (int i = 0; i < 16; i++) largest = fmaxf(largest, fabsf(v[i]));
     largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
     largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
-    /* Biased exponents of the largest and of the scale: e + f = 2 * 127 + 14. Infinity and NaN are not scaled, and the scale stays finite. */
-    const uint32_t e = __float_as_uint(largest) >> 23, f = e == 255 ? 127 : e < 15 ? 253 : 268 - e;
-    *unscale = __uint_as_float((254 - f) << 23);
-    return __uint_as_float(f << 23);
+    return fp16_scale(largest, unscale);
 }
 /* Splits a lane's 16 activations of a step. All lanes of the step take part. */
 template <bool FP8> __device__ static inline void split(struct activations<FP8> *to, const float v[16]) {
