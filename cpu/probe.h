@@ -1,9 +1,8 @@
 #pragma once
-/* Measures CPU properties that CPUID does not report, when cpu_flags.c first asks: about 0.2 ms, minimum of several
- * interleaved rounds, more of them while the result is not clear. The results select kernels with different bits, so
+/* Measures CPU properties that CPUID does not report, when cpu_flags.c first asks: about 0.1 ms, the minimum of several
+ * interleaved rounds, and more rounds while the result is not clear. The results select kernels with different bits, so
  * noise must not flip them: the compared times differ by a factor of four (vdpbf16ps issues at the rate of FMA on Zen
- * 5, a quarter of it on Granite Rapids) or of hundreds (subnormal operands there), and the threshold is in the middle.
- */
+ * 5, a quarter of it on Granite Rapids) or of hundreds (subnormal operands there). The threshold is between. */
 #include <stdbool.h>
 #include <stdint.h>
 

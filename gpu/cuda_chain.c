@@ -4,6 +4,7 @@
 #include "gpu/cuda.h"
 #include "gpu/fuse.h"
 
+/* The chain with all defaults filled in, and the steps that wait for others marked. */
 static struct op_chain prepared(const struct op_chain *a) {
     struct op_chain c = *a;
     for (int i = 0, first = 0; i < c.n; i++) {
@@ -31,6 +32,9 @@ static bool is_short(const struct op_chain *c) {
     return c->n <= LAST_STEPS && numbers <= LAST_NUMBERS && cuda_chain_space(c) <= LAST_SPACE;
 }
 
+static int launch_chain(struct cuda_stream *s, const struct op_chain *prepared_chain) {
+    return cuda_check(s->g, cuda_chain(s->stream, prepared_chain), "chain");
+}
 int cuda_chain_op(struct cuda_stream *s, const struct op_chain *a) {
     const struct op_chain c = prepared(a);
     if (s->has_down) {
@@ -38,7 +42,7 @@ int cuda_chain_op(struct cuda_stream *s, const struct op_chain *a) {
         if (e.tickets && is_short(&c)) return cuda_down_run(s, &e);
         TRY(cuda_down_run(s, NULL));
     }
-    return cuda_check(s->g, cuda_chain(s->stream, &c), "chain");
+    return launch_chain(s, &c);
 }
 
 /* The numbers of a head if a step works on each head of a product's result and on nothing else that the launch
@@ -102,5 +106,5 @@ int cuda_epilogue_op(struct cuda_stream *s, const struct op_epilogue *a) {
     e.kind = e.tickets ? kind_of(s, &a->join, &e) : EPILOGUE_NONE;
     if (e.kind != EPILOGUE_NONE) return cuda_join_run(s, &a->join, &e);
     TRY(a->join.n > 1 ? cuda_join_op(s, &a->join) : cuda_linear_op(s, &a->join.linear[0]));
-    return cuda_chain_op(s, &a->chain);
+    return launch_chain(s, &e.chain);
 }

@@ -79,12 +79,12 @@ __device__ static __noinline__ void last_steps(const struct op_chain &c, float *
 
 /* --- Epilogues (struct cuda_epilogue) ------------------------------------------------------------------------------------------------------- */
 
-/* Runs the steps of head number `head` of product number k: the same operation, of one head. */
+/* Runs those steps of an epilogue that work on head number `head` of product number k. */
 __device__ static __noinline__ void head_steps(const struct cuda_epilogue &e, int k, int head, float *sums) {
     for (int i = 0; i < e.chain.n; i++) {
         const struct op_step &s = e.chain.step[i];
         if (e.product[i] != k) continue;
-        __syncthreads(); /* for the step before */
+        __syncthreads(); /* all threads have stored what the last step computed */
         if (s.code == OP_NORM) {
             struct op_norm o = s.args.norm;
             const int heads = o.rows / e.rows;

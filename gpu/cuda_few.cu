@@ -1,4 +1,4 @@
-/* Products of few tokens with weights in GGUF blocks (cuda_few.cuh): y = W x, several at once, and glu(W x, W2 x). The warps of a block alternate over the
+/* Products of few tokens with quantized weights (cuda_few.cuh): y = W x, several at once, and glu(W x, W2 x). The warps of a block alternate over the
  * steps of its rows, and their sums are added in order, so a token's result depends neither on the number of tokens nor on how rows are spread over
  * blocks. */
 #include "gpu/cuda_chain.cuh"

@@ -1,5 +1,5 @@
 #pragma once
-/* Products of few tokens with weights in GGUF blocks, on tensor cores: a warp multiplies 16 rows of W with up to 4 tokens per tile of 8 columns.
+/* Products of few tokens with quantized weights, on tensor cores: a warp multiplies 16 rows of W with up to 4 tokens per tile of 8 columns.
  *
  * Weights: the bytes of a row are copied to shared memory as they lie in the file, by asynchronous copies of 16 bytes, some steps ahead of their use. A
  * step is a block, or several small ones. Its codes become FP16 without their scale, which holds them exactly; the scale multiplies the sum over the 16 or
@@ -144,10 +144,13 @@ template <class F> __device__ inline void few_scales(typename F::head head[2], c
     }
 }
 template <class F> struct few_shape {
-    /* Pieces of 16 bytes of a row and step. Those of formats that are not whole begin up to 15 bytes before the step, and four bytes past it may be read. */
-    static const int groups = F::COLUMNS / FEW_GROUP, pieces = (F::ALIGN == 16) ? F::BYTES / 16 : (F::BYTES + 15 + 4 + 15) / 16;
+    /* Pieces of 16 bytes of a row and step. If steps begin anywhere, the first piece begins up to 15 bytes before the step, and four bytes past the step may be
+     * read. */
+    static const int groups = F::COLUMNS / FEW_GROUP, pieces = F::ALIGN == 16 ? F::BYTES / 16 : (F::BYTES + 15 + 4 + 15) / 16;
     static const int pitch = (pieces | 1) * 16, slot = FEW_ROWS * pitch, ring = F::STAGES * slot; /* bytes: of a row, of a step, of a warp */
 };
+/* How many bytes of a step's first piece precede the step. at: the step's first byte in a row of W. */
+template <class F> __device__ inline int few_shift(const uint8_t *at) { return F::ALIGN == 16 ? 0 : (int)((size_t)at & 15); }
 /* Requests step number `step` of a warp's rows. Bytes past the end of a row are zero. */
 template <class F> __device__ inline void few_request(uint8_t *slot, const struct few_rows &w, int step) {
     typedef struct few_shape<F> S;
@@ -155,14 +158,14 @@ template <class F> __device__ inline void few_request(uint8_t *slot, const struc
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         const uint8_t *at = w.row[i] + (size_t)((unsigned)step * F::BYTES);
-        const int shift = (F::ALIGN == 16) ? 0 : (int)((size_t)at & 15), left = w.bytes - step * F::BYTES + shift; /* bytes from the first piece to the end of the row */
+        const int shift = few_shift<F>(at), left = w.bytes - step * F::BYTES + shift; /* bytes from the first piece to the end of the row */
         const uint8_t *from = at - shift + q * 16;
         uint8_t *to = slot + (g + 8 * i) * S::pitch + q * 16;
 #pragma unroll
         for (int k = 0; k < S::pieces; k += 4) {
             const int rest = left - (q + k) * 16;
             if (q + k >= S::pieces) break;
-            if ((F::ALIGN == 16) && !F::SCALED) cp_async16(to + k * 16, from + k * 16, 16); /* blocks of a whole step */
+            if (F::ALIGN == 16 && !F::SCALED) cp_async16(to + k * 16, from + k * 16, 16); /* blocks of a whole step */
             else cp_async16(to + k * 16, rest > 0 ? from + k * 16 : at - shift, min(max(rest, 0), 16));
         }
     }
@@ -214,15 +217,15 @@ template <class F> __device__ inline void few_add(float sums[2], const struct fe
 /* Adds the products of step number `step` to the sums of NT tiles of tokens; head is that of few_scales(); staged has the activations if NT is 1, else
  * they are read from n rows of x. */
 template <class F, int NT>
-__device__ inline void few_multiply(float sums[NT][2], const uint8_t *slot, const struct few_rows &w, typename F::head head[2], int step, const struct few_space &staged, const float *x, int ldx, int n,
-                                    int cols, bool aligned) {
+__device__ inline void few_multiply(float sums[NT][2], const uint8_t *slot, const struct few_rows &w, typename F::head head[2], int step,
+                                    const struct few_space &staged, const float *x, int ldx, int n, int cols, bool aligned) {
     typedef struct few_shape<F> S;
     const int lane = (int)threadIdx.x % 32, g = lane / 4, q = lane % 4;
     struct few_row row[2];
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         row[i].p = slot + (g + 8 * i) * S::pitch;
-        row[i].shift = (F::ALIGN == 16) ? 0 : (int)((size_t)(w.row[i] + (size_t)((unsigned)step * F::BYTES)) & 15);
+        row[i].shift = few_shift<F>(w.row[i] + (size_t)((unsigned)step * F::BYTES));
         if constexpr (!F::SCALED) F::read(&head[i], row[i]);
     }
 #pragma unroll F::UNROLL
@@ -303,7 +306,7 @@ __device__ inline void few_block(struct few_sums<NT, M> &sums, uint8_t *space, c
             cp_wait<F::STAGES - 2>();
             __syncwarp(); /* the step has arrived, and the warp is done with the step and the activations before */
             request();
-if (NT == 1 && !m) {
+            if (NT == 1 && !m) {
 #pragma unroll 1
                 for (int i = 0; i < n; i++) {
                     float v[8];

@@ -1,4 +1,4 @@
-/* A layer's routed experts for few tokens, with weights in GGUF blocks (cuda_few.cuh): two launches that read the choices on the device. Of gate and up
+/* A layer's routed experts for few tokens, with quantized weights (cuda_few.cuh): two launches that read the choices on the device. Of gate and up
  * the warps of a block alternate over the steps of 16 rows, of down over a token's choices. */
 #include "gpu/cuda_chain.cuh"
 #include "gpu/cuda_few.cuh"

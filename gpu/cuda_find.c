@@ -1,5 +1,5 @@
-/* Which cards there are, and why there are none: drivers that are missing or too old, cards that this build has no code
- * for. */
+/* Lists the machine's cards, or says why none can be used: the driver is missing or too old, or this build has no code
+ * for the card. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -25,12 +25,13 @@ static int text_of_version(char *out, size_t size, int cuda) {
     return snprintf(out, size, "CUDA %d.%d", cuda / MAJOR, cuda % MAJOR / MINOR);
 }
 
-/* What the kernel has of the driver: the module of a card, or the device of WSL2. */
+/* Whether the kernel's part of the driver is loaded: a card's module, or WSL2's device. */
 static bool has_kernel_driver(void) {
     return !access("/proc/driver/nvidia/version", F_OK) || !access("/dev/dxg", F_OK);
 }
 
-/* Says why the runtime refuses the driver. *has_card: a card is there, and what is said helps. */
+/* Sets the error to why the runtime refuses the driver. *has_card: the machine seems to have a card, so the message is
+ * worth showing. */
 static int say_driver(bool *has_card, struct error *e) {
     int found = 0;
     char have[32], need[32];
@@ -96,7 +97,7 @@ void cuda_find_describe(char *out, size_t size) {
         snprintf(out + len, size - len, "; %s", cuda_blas_name() ? cuda_blas_name() : "no cuBLAS, own kernels");
 }
 
-enum { TRIED_SM = 90 }; /* whose cards have run the kernels */
+enum { TRIED_SM = 90 }; /* compute capability of the cards on which the kernels have run */
 
 void cuda_find_list(struct gpu_found *found) {
     struct error e = {0};

@@ -50,8 +50,7 @@ int cuda_gemv_rows(void);
  * cuda_gemv. */
 cudaError_t cuda_skinny_gated(cudaStream_t s, const struct op_linear *gate, const struct op_linear *up, struct glu a);
 cudaError_t cuda_gemv_gated(cudaStream_t s, const struct op_linear *gate, const struct op_linear *up, struct glu a);
-/* The same for weights in GGUF blocks of the common formats, on tensor cores. _fits: format and alignment are
- * supported. */
+/* Products of few tokens with quantized weights on tensor cores. _fits: the format and the alignment are supported. */
 int cuda_few_fits(const struct mat *w);
 int cuda_few_rows(const struct mat *w);  /* rows of W of a thread block */
 int cuda_few_ahead(const struct mat *w); /* bytes of W that a thread block requests before it computes */

@@ -34,7 +34,7 @@ struct runtime {
     const struct split_policy *split_policy;
     const struct score_policy *evict_policy; /* eviction policy of expert pools */
     struct usage_profile *usage;             /* how often prompts selected each routed expert; NULL: not counted */
-    struct expert_cache expert_cache;        /* which experts devices keep */
+    struct expert_cache expert_cache;        /* how devices choose the experts that they keep */
     char expert_cache_why[EXPERT_CACHE_WHY]; /* if --tune has measured them: what; else "" */
     /* virtual time: queue of CPU operations (cpu is its executor); nothing is computed then and no weight is read.
      * NULL: they run immediately */
@@ -73,7 +73,7 @@ struct prefill_job {
     const struct image_span *images;
     const float *const *features;
     int n_images, feature_floats;
-    int32_t image_token; /* what n-grams of the text have for each of these tokens */
+    int32_t image_token; /* stands for each of these tokens in hashes of n-grams */
     int turn_shift;      /* without images among tokens: added to positions where rows are rotated */
     /* [vocab] receives the logits of the last position */
     float *last_logits;
@@ -117,10 +117,11 @@ struct prefill_driver {
 extern const struct prefill_driver prefill_mode_cpu, prefill_mode_blend, prefill_mode_slp, prefill_mode_dslp;
 /* adds rows [n_layers, n_experts] that selected each expert to m->usage */
 void prefill_count_experts(struct runtime *m, const uint32_t *rows);
-/* Whether devices compute the prompt's products in FP8. Not those of a prompt whose logits are asked for: they are
- * compared with those of answers. */
+/* Whether devices compute the prompt's products in FP8. A prompt whose logits are asked for keeps BF16, because its
+ * logits are compared with an answer's. */
 bool prefill_is_fp8(const struct runtime *m, const struct prefill_job *j);
-/* Corrects the cost model's link of a device with the time of an upload; 0 seconds: none was timed. */
+/* Corrects the cost model's estimate of a device's link by a timed upload. seconds 0: no upload was timed, and nothing
+ * changes. */
 void prefill_observe_upload(struct runtime *m, int rank, double bytes, double seconds);
 
 /* Returns ERR_MODEL naming the layer if first_bad (as in struct work) is set, else 0. */

@@ -167,8 +167,8 @@ struct listing {
     struct checkpoint *c;
     struct error *e;
     const char *what;
-    bool lacks_first; /* open_listed() stopped: the first file is not there */
-    bool has_any;     /* find_any() found a file that is */
+    bool lacks_first; /* open_listed() stopped because the first file does not exist */
+    bool has_any;     /* find_any() found an existing file */
     int n_stale;      /* compare(): tensors that are not in the file that the index says */
 };
 static bool has_file(const void *checkpoint, const char *name) {
@@ -186,8 +186,8 @@ static int find_any(void *ctx, const char *tensor, size_t nt, const char *file, 
     l->has_any = l->has_any || has_listed(l->c, file, nf);
     return 0;
 }
-/* Opens each file once, in order of appearance. Stops if the first one is missing, unless it is known that others are
- * there. */
+/* Opens each file once, in order of appearance. Stops if the first file does not exist, unless find_any() has found
+ * another. */
 static int open_listed(void *ctx, const char *tensor, size_t nt, const char *file, size_t nf) {
     struct listing *l = ctx;
     struct checkpoint *c = l->c;
@@ -198,8 +198,8 @@ static int open_listed(void *ctx, const char *tensor, size_t nt, const char *fil
         return error_set(l->e, ERR_MODEL, "%s: more than %d files", l->what, SHARD_NAMES_MOST);
     return add_shard(c, file, nf, l->e);
 }
-/* Counts entries that are not as the files are. Programs that merge or quantize models leave such; what the model needs
- * and no file has is missed later. */
+/* Counts entries that name the wrong file for a tensor. Programs that merge or quantize models leave stale entries. A
+ * tensor that the model needs and no file holds is reported later. */
 static int compare(void *ctx, const char *tensor, size_t nt, const char *file, size_t nf) {
     struct listing *l = ctx;
     char name[1024];
@@ -213,7 +213,7 @@ static int compare(void *ctx, const char *tensor, size_t nt, const char *file, s
     return 0;
 }
 
-/* Opens the files that are there by their names, if the index names others only. */
+/* Finds files by the usual names of shards and opens them, if none that the index lists exists. */
 static int open_unlisted(struct checkpoint *c, const char *index, struct error *e) {
     const int n = shard_names_find(has_file, c);
     char name[SHARD_NAME_SIZE];

@@ -15,10 +15,7 @@ from test_protocols import TEMPLATE
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 sys.path[:0] = [os.path.join(ROOT, "man"), os.path.join(ROOT, "test", "mutate")]
 import families  # noqa: E402
-import table_cli  # noqa: E402, F401: these add to CHANGES
-import table_cpu  # noqa: E402, F401
-import table_engine  # noqa: E402, F401
-from change import CHANGES  # noqa: E402
+from tables import CHANGES  # noqa: E402
 
 PROMPT = rb"> \x1b\[0m\r"
 
