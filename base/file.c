@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -107,26 +108,58 @@ void file_map_drop(const void *p, size_t size) {
     close(fd);
 }
 
-int file_map_reload(const void *p, size_t size) {
-    file_map_drop(p, size);
+int file_map_touch(const void *p, size_t size) {
     if (fault_hit(FAULT_READ)) return -EIO;
     return madvise((void *)p, size, MADV_POPULATE_READ) ? -errno : 0;
 }
+int file_map_reload(const void *p, size_t size) {
+    file_map_drop(p, size);
+    return file_map_touch(p, size);
+}
 
-bool file_map_pages(size_t *touched, size_t *large) {
-    FILE *f = fopen("/proc/self/smaps_rollup", "re");
-    char line[128];
-    size_t all = 0, none = 0, huge = 0, kb;
-    int found = 0;
-    while (f && fgets(line, sizeof line, f)) {
-        if (sscanf(line, "Rss: %zu", &kb) == 1) all = kb, found++;
-        if (sscanf(line, "Anonymous: %zu", &kb) == 1) none = kb, found++;
-        if (sscanf(line, "FilePmdMapped: %zu", &kb) == 1) huge = kb, found++;
+size_t file_map_cached(const void *p, size_t size) {
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    unsigned char in[FILE_HUGE_PAGE / 4096];
+    size_t cached = 0;
+    for (size_t at = 0, step; at < size; at += step) {
+        step = size - at < sizeof in * page ? size - at : sizeof in * page;
+        if (mincore((uint8_t *)p + at, step, in)) return 0;
+        for (size_t i = 0; i < (step + page - 1) / page; i++) cached += in[i] & 1 ? page : 0;
     }
-    if (f) fclose(f);
-    *touched = all > none ? (all - none) << 10 : 0;
-    *large = huge << 10;
-    return found == 3;
+    return cached < size ? cached : size;
+}
+
+/* The kernel's interface, which Debian 12's headers do not have yet (Linux 6.7, Documentation/admin-guide/mm/pagemap).
+ */
+struct scan_region {
+    uint64_t start, end, categories;
+};
+struct scan_arg {
+    uint64_t size, flags, start, end, walk_end, vec, vec_len, max_pages, inverted, mask, any_of, returned;
+};
+enum { IS_HUGE = 1 << 6 };
+#define PAGEMAP_SCAN_CALL _IOWR('f', 16, struct scan_arg)
+
+ptrdiff_t file_map_large(const void *p, size_t size) {
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = (uintptr_t)p / page * page;
+    const int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+    struct scan_region region[16];
+    struct scan_arg scan = {.size = sizeof scan,
+                            .start = begin,
+                            .end = begin + ((uintptr_t)p + size - begin + page - 1) / page * page,
+                            .vec = (uintptr_t)region,
+                            .vec_len = sizeof region / sizeof *region,
+                            .mask = IS_HUGE,
+                            .returned = IS_HUGE};
+    ptrdiff_t large = 0;
+    while (large >= 0 && scan.start < scan.end) {
+        const int n = ioctl(fd, PAGEMAP_SCAN_CALL, &scan);
+        if (n < 0) large = -1;
+        for (int i = 0; i < n; i++) large += (ptrdiff_t)(region[i].end - region[i].start);
+        scan.start = scan.walk_end;
+    }
+    if (fd >= 0) close(fd);
+    return large;
 }
 
 int file_map_copy(void *to, const void *begin, size_t size, struct error *e) {
@@ -168,7 +201,7 @@ static int open_read(const char *path, struct stat *st, struct error *e) {
 
 /* Aligns large files to 2 MB so that 2 MB pages can replace their pages. */
 static void *map_at(int fd, size_t size) {
-    const size_t huge = (size_t)2 << 20, page = (size_t)sysconf(_SC_PAGESIZE), whole = (size + page - 1) / page * page;
+    const size_t huge = FILE_HUGE_PAGE, page = (size_t)sysconf(_SC_PAGESIZE), whole = (size + page - 1) / page * page;
     if (size < 16 * huge) return mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
     uint8_t *p = mmap(NULL, whole + huge, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) return p;

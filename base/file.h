@@ -28,12 +28,17 @@ void file_map_prefetch(const void *begin, size_t size);
 /* Drops a range of a map from this process and the page cache, e.g. after copying it. A later read comes from disk. */
 void file_map_drop(const void *begin, size_t size);
 
-/* Drops the whole pages of a range of a map and reads them from disk again: after file_map_advise_huge in 2 MB pages.
- * Concurrent readers of the range wait. Returns 0, or -errno; pages that were not read are read on the next access. */
-int file_map_reload(const void *begin, size_t size);
-/* Counts the bytes of mapped files that this process has touched, and how many of them are in 2 MB pages. Takes 7 ms
- * per GB in small pages. Returns false if the kernel does not report it. */
-bool file_map_pages(size_t *touched, size_t *large);
+enum { FILE_HUGE_PAGE = 2 << 20 }; /* bytes; maps of 32 MB and more begin at a multiple of it */
+/* The bytes of a range of a map that are in memory; 0 if the system does not tell. p: aligned to pages. */
+size_t file_map_cached(const void *p, size_t size);
+/* Reads and maps a range in whole pages. Returns 0, or -errno; pages that were not read are read on the next access. */
+int file_map_touch(const void *p, size_t size);
+/* As file_map_touch, after dropping the pages from this process and the page cache: after file_map_advise_huge it reads
+ * 2 MB pages. Concurrent readers of the range wait. Pages that another process maps stay what they are. */
+int file_map_reload(const void *p, size_t size);
+/* The bytes of a range of this process's memory that it has touched in 2 MB pages; -1 if the kernel does not tell
+ * (before Linux 6.7). */
+ptrdiff_t file_map_large(const void *p, size_t size);
 
 /* Replaces part of a map by memory, in whole pages; concurrent readers see either one. file_map_copy fills `to` with
  * the file's bytes from `begin` (in the map) and zeros past its end, and drops them from the page cache.

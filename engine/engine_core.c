@@ -116,7 +116,7 @@ static int open_runtime(struct engine *eng, struct error *e) {
         eng->machine.lookahead_work = &eng->lookahead_work;
     }
     if (!eng->machine.gpus && !eng->machine.numa_copy && !eng->machine.disk_prefetch)
-        eng->huge_pages.files = &eng->weights.files; /* no other part holds pointers into the mappings */
+        huge_pages_open(&eng->huge_pages, &eng->weights.files); /* no other part replaces pages of the maps */
     eng->machine.w = &eng->weights;
     eng->machine.run_on_engine = engine_run_on_thread;
     eng->machine.wake_engine = engine_wake;
@@ -259,6 +259,7 @@ void engine_close(struct engine **ep) {
     if (!eng) return;
     *ep = NULL;
     atomic_store(&eng->closing, 1);
+    huge_pages_close(&eng->huge_pages);
     for (struct session *s = eng->sessions; s; s = s->next) session_cancel(s);
     if (eng->wake_fd >= 0) engine_wake(eng);
     if (eng->started) pthread_join(eng->thread, NULL);

@@ -141,8 +141,7 @@ struct engine {
     struct cost_model cost_model;
     struct work prefill_work, lookahead_work;
     struct kv_store kv_store;
-    struct huge_pages huge_pages;       /* mappings to convert to huge pages */
-    bool is_resting;                    /* there has been no work for a while */
+    struct huge_pages *huge_pages;      /* moves the weights to 2 MB pages; NULL: not needed */
     struct kv_disk *kv_disk;            /* KV disk cache; NULL: none */
     uint64_t restoring_turn;            /* turn whose prompt is being looked up on disk */
     char *dir, *name, *calibration_dir; /* copies of params' strings; name: last component of dir */

@@ -3,7 +3,6 @@
  * another thread. When decode competes with the rest, each gets half of the time. A prefill on devices has its own
  * thread and overlaps with decode batches. */
 #include <math.h>
-#include <poll.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -33,7 +32,6 @@ struct loop_round {
     struct engine_task *task;
     struct session *prefill; /* a unit of its prefill can run; NULL: none */
     bool prefill_active;     /* a prefill runs or is stopping */
-    bool any_turn;           /* a turn was ever submitted; before that weights are untouched */
 };
 enum loop_action { LOOP_EXIT, LOOP_CALIBRATE, LOOP_WORK }; /* EXIT: the engine closes and no work is left */
 
@@ -50,7 +48,6 @@ static enum loop_action choose_work(struct engine *eng, struct loop_round *r) {
     r->task = eng->tasks;
     r->prefill = prefill_queue_ready(eng);
     r->prefill_active = eng->prefilling;
-    r->any_turn = eng->n_turns;
     r->n_decoding = n;
     const bool other_work = r->task || (r->prefill && (!n || tpot_has_room(eng, eng->tpot.unit_s)));
     r->n_batch = n && !(other_work && eng->decode_lead_s > 0) ? decode_batch_fill(eng, batch, n, r->rows) : 0;
@@ -78,19 +75,9 @@ static void set_cpu_busy(struct engine *eng, bool busy) {
     if (eng->int4) int4_set_cpu_busy(eng->int4, busy && !eng->params.max_drafted && pool_is_saturated(eng->pool));
 }
 
-/* Moves a part of the weights to huge pages when there has been no work for half a second. Sooner, it would delay a
- * program that is about to end, or the next of several prompts. */
-static bool move_pages(struct engine *eng) {
-    enum { REST_MS = 500 };
-    struct pollfd woken = {.fd = eng->wake_fd, .events = POLLIN};
-    if (!eng->huge_pages.files || (!eng->is_resting && poll(&woken, 1, REST_MS))) return false;
-    eng->is_resting = true;
-    return huge_pages_advance(&eng->huge_pages);
-}
-
 static void run_idle(struct engine *eng, const struct loop_round *r) {
     uint64_t wakes;
-    if (prefix_save_one(eng) || (r->any_turn && move_pages(eng))) return;
+    if (prefix_save_one(eng)) return;
     if (!r->prefill_active) trace_save(eng->machine.trace, eng->params.trace, false);
     set_cpu_busy(eng, false);
     error_ignore(read(eng->wake_fd, &wakes, sizeof wakes)); /* interrupted: look again */
@@ -112,7 +99,6 @@ static bool run_round(struct engine *eng) {
     else if (r.prefill) prefill_queue_advance(r.prefill);
     else run_idle(eng, &r);
     const double t = clock_now() - begin;
-    eng->is_resting &= !r.n_batch && !r.task && !r.prefill;
     /* Decode and the other work share the time. The lead of either is at most this unit, so that neither waits long. */
     if (r.n_batch) eng->decode_lead_s = fmin(eng->decode_lead_s + t, t);
     else if (r.task || r.prefill) eng->decode_lead_s = r.n_decoding ? fmax(eng->decode_lead_s - t, -t) : 0;

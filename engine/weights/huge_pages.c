@@ -1,52 +1,78 @@
 #include "engine/weights/huge_pages.h"
 
+#include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <unistd.h>
+
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/mem.h"
 
-/* bytes of a chunk; chunks until the gain is checked; slow chunks in a row that end it */
-enum { CHUNK = 8 << 20, PROBE = 8, SLOW = 3 };
-/* a chunk that takes longer is slow: a prompt may have arrived */
-static const double SLOW_S = 0.04;
-static const size_t MIN_SMALL_BYTES = (size_t)64 << 20; /* bytes in small pages; fewer are not worth it */
-/* larger checkpoints are left alone, since checking their pages takes over a second */
-static const size_t MAX_CHECK = (size_t)128 << 30;
+/* Pages that must have become large at first; slow pages in a row that end it. */
+enum { PROBE = 4, SLOW = 5 };
+static const double SLOW_S = 0.01; /* a large page that takes longer to read is slow */
+static const double REST = 2;      /* times as long as reading took: an answer loses little speed meanwhile */
 
-static bool finish(struct huge_pages *l, const char *why) {
-    if (l->done_bytes)
-        log_say(LOG_INFO, "%zu MB of weights were read into pages of 2 MB in %.1f s%s", l->done_bytes >> 20, l->seconds,
-                why);
-    l->files = NULL;
-    return false;
-}
+struct huge_pages {
+    const struct checkpoint *files;
+    pthread_t thread;
+    atomic_bool stop;
+    int n_read, n_large, n_slow; /* large pages read, of which the first PROBE became large; slow ones in a row */
+    double seconds;
+};
 
-/* Returns whether more than an eighth of the touched bytes are in small pages. *large: bytes in large ones. */
-static bool pages_are_small(size_t *large) {
-    size_t touched;
-    return file_map_pages(&touched, large) && touched > *large + MIN_SMALL_BYTES && touched > *large + touched / 8;
-}
-
-bool huge_pages_advance(struct huge_pages *l) {
-    size_t large;
-    if (!l->files) return false;
-    if (!l->is_started) {
-        size_t all = 0;
-        for (int i = 0; i < l->files->n_shards; i++)
-            all += l->files->shards[i].map.embedded ? MAX_CHECK : l->files->shards[i].map.size;
-        if (all >= MAX_CHECK || !pages_are_small(&l->large_bytes_before)) return finish(l, "");
-        l->is_started = true;
-    }
-    while (l->shard < l->files->n_shards && l->next_byte + CHUNK > l->files->shards[l->shard].map.size)
-        l->shard++, l->next_byte = 0;
-    if (l->shard == l->files->n_shards) return finish(l, "");
-    double begin = clock_now();
-    int rc = file_map_reload(l->files->shards[l->shard].map.data + l->next_byte, CHUNK);
-    double took = clock_now() - begin;
-    l->next_byte += CHUNK, l->done_bytes += CHUNK, l->seconds += took;
+/* Reads one page again. Returns why to end, or NULL. */
+static const char *convert(struct huge_pages *l, const uint8_t *p) {
+    const double begin = clock_now();
+    if (file_map_reload(p, FILE_HUGE_PAGE)) return ", then the system refused";
+    const double took = clock_now() - begin;
+    l->n_read++, l->seconds += took;
     l->n_slow = took > SLOW_S ? l->n_slow + 1 : 0;
-    if (rc || l->n_slow == SLOW) return finish(l, rc ? ", then the system refused" : ", then the disk was too slow");
-    if (l->done_bytes == (size_t)PROBE * CHUNK &&
-        (!file_map_pages(&(size_t){0}, &large) || large < l->large_bytes_before + l->done_bytes / 2))
-        return finish(l, ", which it does not give");
-    return true;
+    usleep((useconds_t)(REST * 1e6 * fmin(took, SLOW_S)));
+    if (l->n_slow == SLOW) return ", then the disk was too slow";
+    if (l->n_read > PROBE) return NULL;
+    l->n_large += file_map_large(p, FILE_HUGE_PAGE) == FILE_HUGE_PAGE;
+    return l->n_read == PROBE && l->n_large < PROBE / 2 ? ", which it does not give" : NULL;
+}
+static const char *convert_file(struct huge_pages *l, const struct file_map *m) {
+    const char *why = NULL;
+    for (size_t at = 0; !why && at + FILE_HUGE_PAGE <= m->size; at += FILE_HUGE_PAGE) {
+        if (atomic_load(&l->stop)) return ", then the program ended";
+        const uint8_t *p = m->data + at;
+        const size_t cached = file_map_cached(p, FILE_HUGE_PAGE);
+        if (!cached) continue;
+        if (cached == FILE_HUGE_PAGE && (file_map_touch(p, FILE_HUGE_PAGE) || file_map_large(p, FILE_HUGE_PAGE)))
+            continue;
+        why = convert(l, p);
+    }
+    return why;
+}
+static void *huge_pages_thread(void *huge_pages) {
+    struct huge_pages *l = huge_pages;
+    const char *why = NULL;
+    for (int i = 0; !why && i < l->files->n_shards; i++)
+        if (!l->files->shards[i].map.embedded) why = convert_file(l, &l->files->shards[i].map);
+    if (l->n_read)
+        log_say(LOG_INFO, "%zu MB of weights were read into pages of 2 MB in %.1f s%s",
+                (size_t)l->n_read * FILE_HUGE_PAGE >> 20, l->seconds, why ? why : "");
+    return NULL;
+}
+
+void huge_pages_open(struct huge_pages **out, const struct checkpoint *files) {
+    struct huge_pages *l = file_map_large(files, 1) < 0 ? NULL : mem_calloc(1, sizeof *l);
+    *out = NULL;
+    if (!l) return;
+    l->files = files;
+    if (!pthread_create(&l->thread, NULL, huge_pages_thread, l)) *out = l;
+    else mem_free(l);
+}
+void huge_pages_close(struct huge_pages **huge_pages) {
+    struct huge_pages *l = *huge_pages;
+    if (!l) return;
+    atomic_store(&l->stop, true);
+    pthread_join(l->thread, NULL);
+    mem_free(l);
+    *huge_pages = NULL;
 }

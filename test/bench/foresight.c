@@ -438,8 +438,9 @@ struct question {              /* about this machine */
 };
 
 static bool small_pages(const struct runtime *m) {
-    size_t touched, large;
-    return !m->numa_copy && file_map_pages(&touched, &large) && large < touched / 2;
+    const struct file_map *map = &m->w->files.shards->map;
+    const ptrdiff_t large = file_map_large(map->data, map->size);
+    return !m->numa_copy && large >= 0 && (size_t)large < map->size / 2;
 }
 
 static int here(const struct question *ask) {

@@ -10,7 +10,7 @@
 #include "engine/weights/huge_pages.h"
 #include "test/unit/unit.h"
 
-enum { MB = 1 << 20, SIZE = 113, PIECES = SIZE / 8 };
+enum { MB = 1 << 20, SIZE = 113 };
 static char path[] = "hearth-large-XXXXXX";
 static struct shard shard;
 static struct checkpoint files = {.shards = &shard, .n_shards = 1};
@@ -44,55 +44,76 @@ static void same(void) { /* touches all pages */
         if (word[i] != at(i)) fail_msg("word %zu is %u, not %u", i, word[i], at(i));
 }
 
+/* Maps each page by itself, as reading a file that was written a moment ago leaves them. */
+static void make_small(void) {
+    const size_t small = (size_t)64 << 10;
+    for (size_t at = 0; at < shard.map.size; at += FILE_HUGE_PAGE) file_map_drop(shard.map.data + at, FILE_HUGE_PAGE);
+    madvise((void *)shard.map.data, shard.map.size, MADV_NOHUGEPAGE);
+    for (size_t at = 0; at < shard.map.size; at += small)
+        assert_int_equal(file_map_touch(shard.map.data + at, small), 0);
+    file_map_advise_huge(&shard.map);
+}
+static size_t large_bytes(void) { return (size_t)file_map_large(shard.map.data, shard.map.size); }
+static void run(int ms) {
+    struct huge_pages *l;
+    huge_pages_open(&l, &files);
+    assert_non_null(l);
+    for (size_t now = 0, before = 1; now != before && ms; before = now, now = large_bytes())
+        usleep((unsigned)ms * 1000);
+    huge_pages_close(&l);
+    huge_pages_close(&l);
+}
+
 static void file_pages_become_huge_pages(void **state) {
-    struct huge_pages l = {.files = &files};
-    size_t touched, before, large;
-    int pieces = 0;
-    same();
-    if (!file_map_pages(&touched, &before)) {
-        assert_false(huge_pages_advance(&l));
+    make_small();
+    if (file_map_large(shard.map.data, 1) < 0) {
+        struct huge_pages *l;
+        huge_pages_open(&l, &files);
+        assert_null(l);
         print_message("SKIPPED: this system does not tell its pages\n");
         skip();
     }
-    assert_in_range(touched, (size_t)SIZE * MB, (size_t)(SIZE + 256) * MB);
-    const bool small = touched - before > (size_t)64 * MB && touched - before > touched / 8;
-    while (huge_pages_advance(&l)) pieces++;
-    assert_false(huge_pages_advance(&l));
+    assert_int_equal(large_bytes(), 0);
+    assert_int_equal(file_map_cached(shard.map.data, shard.map.size), shard.map.size);
+    assert_int_equal(file_map_reload(shard.map.data, FILE_HUGE_PAGE), 0);
+    const bool has_large = file_map_large(shard.map.data, FILE_HUGE_PAGE) == FILE_HUGE_PAGE;
+    run(300);
     same();
-    assert_true(file_map_pages(&touched, &large));
-    print_message("%d pieces; %zu MB in pages of 2 MB, before %zu MB\n", pieces, large / MB, before / MB);
-    if (!small) assert_int_equal(pieces, 0); /* as on a file system that uses large folios */
-    else assert_in_range(pieces, 1, PIECES);
-    /* it continued, so it had detected an effect */
-    if (pieces == PIECES) assert_in_range(large, before + (size_t)32 * MB, touched);
+    print_message("%zu of %d MB in pages of 2 MB\n", large_bytes() / MB, SIZE);
+    if (has_large) assert_in_range(large_bytes(), (size_t)SIZE / 2 * MB, (size_t)SIZE * MB);
 }
-
-/* A failing read, and the rest after the last whole piece. */
-static void huge_pages_stop_after_a_failed_read(void **state) {
-    struct huge_pages l = {.files = &files, .is_started = true};
-    fault_set(FAULT_READ, 3, false, false);
-    assert_true(huge_pages_advance(&l));
-    assert_true(huge_pages_advance(&l));
-    assert_false(huge_pages_advance(&l));
+/* What is not in memory is left to its first access. */
+static void nothing_is_read_ahead(void **state) {
+    if (file_map_large(shard.map.data, 1) < 0) skip();
+    file_map_drop(shard.map.data, shard.map.size);
+    if (file_map_cached(shard.map.data, shard.map.size)) skip(); /* a system without a disk */
+    run(50);
+    assert_int_equal(file_map_cached(shard.map.data, shard.map.size), 0);
+    same();
+}
+/* The program may end at any moment, and reads may fail. */
+static void contents_stay(void **state) {
+    if (file_map_large(shard.map.data, 1) < 0) skip();
+    make_small();
+    run(0);
+    same();
+    make_small();
+    fault_set(FAULT_READ, 5, true, false);
+    run(50);
     fault_set(FAULT_READ, 0, false, false);
-    assert_null(l.files);
-    same();
-    l = (struct huge_pages){.files = &files, .is_started = true, .next_byte = (size_t)(SIZE - 8) * MB + 1};
-    assert_false(huge_pages_advance(&l));
     same();
 }
-
 static void embedded_files_take_no_huge_pages(void **state) {
-    struct huge_pages l = {0};
     struct shard inside = {.map = {.data = shard.map.data, .size = shard.map.size, .embedded = true}};
-    assert_false(huge_pages_advance(&l));
-    l.files = &(struct checkpoint){.shards = &inside, .n_shards = 1};
-    assert_false(huge_pages_advance(&l));
+    struct checkpoint none = {.shards = &inside, .n_shards = 1};
+    struct huge_pages *l;
+    huge_pages_open(&l, &none);
+    huge_pages_close(&l);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(embedded_files_take_no_huge_pages),
                                        cmocka_unit_test(file_pages_become_huge_pages),
-                                       cmocka_unit_test(huge_pages_stop_after_a_failed_read)};
+                                       cmocka_unit_test(nothing_is_read_ahead), cmocka_unit_test(contents_stay)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }
