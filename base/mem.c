@@ -46,7 +46,7 @@ void mem_prefer_huge(bool on) { atomic_store(&prefer_huge, on); }
 
 void *mem_aligned(size_t align, size_t size) {
     void *p;
-    bool huge = size >= HUGE_PAGE && atomic_load(&prefer_huge);
+    const bool huge = size >= HUGE_PAGE;
     if (refuse() || posix_memalign(&p, huge && align < HUGE_PAGE ? HUGE_PAGE : align, size ? size : 1)) return NULL;
     if (huge) madvise(p, size / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE);
     return p;

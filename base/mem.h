@@ -11,12 +11,13 @@ void *mem_calloc(size_t n, size_t size); /* zeroed; NULL when n * size overflows
 void *mem_realloc(void *p, size_t size); /* p stays valid on failure */
 /* Grows an array to hold at least `need` items, doubling. Returns 0 or ERR_MEMORY with *p and *cap untouched. */
 int mem_grow(void *p, size_t *cap, size_t need, size_t item); /* p: address of the array pointer */
-void *mem_aligned(size_t align, size_t size);                 /* align a power of two >= 16; freed by mem_free */
+/* align: a power of two >= 16. 2 MB and more are aligned to that and ask for 2 MB pages. Freed by mem_free. */
+void *mem_aligned(size_t align, size_t size);
 void mem_free(void *p);
 char *mem_strdup(const char *s);
 char *mem_strndup(const char *s, size_t n);
 
-/* Requests 2 MB pages for all later allocations of 2 MB or more. Set while opening. */
+/* Requests 2 MB pages for all later mem_pages of 2 MB or more. Set while opening. */
 void mem_prefer_huge(bool on);
 /* Maps whole zero-filled pages. MEM_HUGE requests 2 MB pages, MEM_SMALL forbids them. MEM_RESERVE reserves addresses
  * only: they must not be touched before mem_commit and cost nothing, even where overcommit is restricted. */

@@ -163,12 +163,12 @@ struct many {
     struct unit u, v;            /* u: the unit in the panel; v: to be decoded into `other` if its data is not NULL */
     uint8_t *other, *other_rest;
     ptrdiff_t ahead;
-    int per, done; /* rows decoded per step; so far */
+    int step, steps, done; /* of the unit; all of them; rows decoded so far */
     struct e4m3 codes;
     struct pending p;
 };
 INLINE void many_decode(const struct job *j, struct many *m, int rows, const int kind) {
-    if (m->done >= ROWS) return;
+    if (m->done >= ROWS || rows <= 0) return;
     const int end = m->done + rows < ROWS ? m->done + rows : ROWS;
     unit_rows(j, &m->codes, &m->v, m->other, m->other_rest, m->done, end, m->ahead, kind, false);
     m->done += rows;
@@ -184,7 +184,7 @@ INLINE void many_columns(const struct job *j, struct many *m, int t, float *sums
         many_begin(SCALED(kind) || !more ? NULL : sums, ld, B);
         for (int k = 0; k < steps; k++) {
             const int at = 2 * c + 64 * k;
-            if (kind != DECODED) many_decode(j, m, m->per, kind);
+            if (kind != DECODED) many_decode(j, m, (++m->step * ROWS - 1) / m->steps + 1 - m->done, kind);
             if (SCALED(kind)) pending_one(j, &m->p);
             if (SCALED(kind) && steps < 4) pending_one(j, &m->p);
             throughput_run(m->panel + at, b + (size_t)(c / DEEP + k) * TILE, next, B);
@@ -202,7 +202,7 @@ INLINE void many_columns(const struct job *j, struct many *m, int t, float *sums
 INLINE void many(const struct job *j, struct many *m, int t0, int t1, float *sums, size_t ld, const int kind,
                  const bool split) {
     const int steps = (t1 - t0 + 1) / 2 * depth(m->u.n);
-    m->per = up(ROWS, steps), m->done = m->v.data ? 0 : ROWS;
+    m->step = 0, m->steps = steps, m->done = m->v.data ? 0 : ROWS;
     m->p.at = 4;
     int t = t0;
     for (; t + 2 <= t1; t += 2) many_columns(j, m, t, sums + (t - t0) * SIDE * SIDE, ld, 2, kind, split);
@@ -226,6 +226,29 @@ MANY(many_decoded_split, DECODED, true)
 static void swap_panels(const struct job *j, struct many *m, int at) {
     m->panel = j->panel[at], m->rest = j->rest[at];
     m->other = j->panel[!at], m->other_rest = j->split ? j->rest[!at] : NULL;
+}
+
+/* Stores the sums of rows [rb, end) by column tiles [t0, t1). All rows of a token at once: those of a strip alone would
+ * touch another page for each 64 bytes. */
+static void store_block(const struct job *j, int rb, int end, int t0, int t1, size_t ld) {
+    for (int t = t0; t < t1; t++) {
+        const int tokens = j->n - t * SIDE < SIDE ? j->n - t * SIDE : SIDE;
+        const float *sums = j->sums + (size_t)(t - t0) * SIDE * SIDE;
+        for (int r = rb; r < end; r += SIDE, sums += ld) {
+            const __mmask16 have = (__mmask16)(end - r >= SIDE ? 0xffff : (1 << (end - r)) - 1);
+            float *y = j->y + (size_t)t * SIDE * (size_t)j->ldy + r;
+            __m512i a[SIDE];
+            EACH (int i = 0; i < SIDE; i++) a[i] = _mm512_load_si512(sums + i * SIDE);
+            transpose16(a);
+            EACH (int i = 0; i < SIDE; i++)
+                if (i < tokens) {
+                    float *to = y + (size_t)i * (size_t)j->ldy;
+                    __m512 sum = _mm512_castsi512_ps(a[i]);
+                    if (j->accumulate) sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(have, to));
+                    _mm512_mask_storeu_ps(to, have, sum);
+                }
+        }
+    }
 }
 
 /* Rows of W [rb, end) by column tiles [t0, t1): span after span, in each two strips at a time. */
@@ -272,7 +295,7 @@ static void multiply_block(const struct job *j, int rb, int end, int t0, int t1)
         if (j->kind != DECODED) swap_panels(j, &m, at = !at);
         m.u = m.v;
     }
-    for (int r = rb; r < end; r += SIDE) store_strip(j, r, end - r, t0, t1, j->sums + (size_t)((r - rb) / SIDE) * ld);
+    store_block(j, rb, end, t0, t1, ld);
 }
 
 /* exact: weights are not rounded to BF16. */
