@@ -1,5 +1,5 @@
-/* Attention in tiles: a block of query rows (tokens x heads that share a KV head) against TILE keys at a time, with an
- * online softmax, so that a row of scores is never stored whole. KV tiles are widened to float32, or copied to
+/* Attention in tiles: a block of query rows (tokens x heads that share a KV head) against a tile of keys at a time,
+ * with an online softmax, so that a row of scores is never stored whole. KV tiles are widened to float32, or copied to
  * contiguous memory, once for all rows of the block. Few rows (decode) form one block over all KV heads, which reads
  * its keys and values sequentially. Their keys are split into chunks, each gives (out, max, sum), and these are merged
  * in rising order of chunk. Both splits depend on the shape only, not on the number of threads. Calls of up to
@@ -11,8 +11,12 @@
 #include "cpu/cpu_exec.h"
 
 enum {
-    TILE = 64,
-    BLOCK = 32,
+    TILE = 64,  /* keys */
+    BLOCK = 32, /* rows */
+    /* for prompts, of kernels that multiply 16 rows at a time: an output is loaded and stored, and values are put in
+     * order, once per tile and block */
+    LARGE_TILE = 256,
+    LARGE_BLOCK = 128,
     ENOUGH = 64 /* blocks that need no split of the keys */,
     WIDE = 128 /* rows of a block over all KV heads */,
     WIDE_TOKENS = 4,
@@ -24,7 +28,7 @@ struct job {
     const struct op_attention *o;
     int group, heads_per, tokens_per; /* query heads per KV head; of these per block; tokens per block */
     int head_blocks, token_blocks;    /* head blocks per KV head, or 1 if wide */
-    int rows;                         /* per block, at most */
+    int rows, tile;                   /* per block, at most; keys at a time */
     int pitch16, rows16;              /* if bf16: packed rows per KV head of a block, and in all */
     bool wide;                        /* a block has all KV heads */
     int chunk, n_chunks;
@@ -37,29 +41,29 @@ struct job {
 };
 
 struct scratch {               /* per thread, part of job.scratch */
-    float *k, *v, *out;        /* [TILE, k.dim], [TILE, v_dim], [rows, v_dim] */
-    float *s;                  /* [BLOCK, TILE], or rows of one KV head */
-    uint16_t *k16, *v16, *q16; /* if job.bf16, instead of k and v: [TILE, k.dim], [TILE, v_dim], [rows16, q16_row] */
+    float *k, *v, *out;        /* [tile, k.dim], [tile, v_dim], [rows, v_dim] */
+    float *s;                  /* [rows, tile], or rows of one KV head */
+    uint16_t *k16, *v16, *q16; /* if job.bf16, instead of k and v: [tile, k.dim], [tile, v_dim], [rows16, q16_row] */
 };
 static int q16_row(const struct job *j) {
     return (j->o->k.dim + 31) / 32 * 32 * (j->split || j->x->k.qk16_uses_tiles || j->x->k.qk16_is_exact ? 2 : 1);
 }
 static size_t scratch_bytes(const struct job *j) {
     const struct op_attention *o = j->o;
-    size_t floats = (size_t)j->rows * (size_t)(o->v_dim + TILE);
-    size_t tiles = (size_t)TILE * (size_t)(o->k.dim + o->v_dim);
+    size_t floats = (size_t)j->rows * (size_t)(o->v_dim + j->tile);
+    size_t tiles = (size_t)j->tile * (size_t)(o->k.dim + o->v_dim);
     floats += j->bf16 ? (tiles + (size_t)(j->rows16 * q16_row(j))) / 2 : tiles;
     return (floats * 4 + 4 * 64 + 63) / 64 * 64;
 }
 static struct scratch thread_scratch(const struct job *j, int thread) {
     struct scratch s;
     s.s = (float *)(j->scratch + (size_t)thread * j->scratch_part);
-    s.out = s.s + j->rows * TILE;
+    s.out = s.s + j->rows * j->tile;
     s.k = s.out + (j->rows * j->o->v_dim + 15) / 16 * 16;
-    s.v = s.k + (TILE * j->o->k.dim + 15) / 16 * 16;
+    s.v = s.k + (j->tile * j->o->k.dim + 15) / 16 * 16;
     s.k16 = (uint16_t *)s.k;
-    s.v16 = s.k16 + (TILE * j->o->k.dim + 31) / 32 * 32;
-    s.q16 = s.v16 + (TILE * j->o->v_dim + 31) / 32 * 32;
+    s.v16 = s.k16 + (j->tile * j->o->k.dim + 31) / 32 * 32;
+    s.q16 = s.v16 + (j->tile * j->o->v_dim + 31) / 32 * 32;
     return s;
 }
 
@@ -132,26 +136,26 @@ struct rows { /* the query rows of a block; rows of a KV head are contiguous */
     float max[WIDE], sum[WIDE];
 };
 
-static void mask_tile(const struct rows *r, int r0, int r1, float *s, int j0, int n) {
-    for (int i = r0; i < r1; i++) {
+static void mask_tile(const struct rows *r, int r0, int r1, float *s, int tile, int j0, int n) {
+    for (int i = r0; i < r1; i++, s += tile) {
         if (r->lo[i] <= j0 && r->hi[i] >= j0 + n) continue;
         for (int c = 0; c < n; c++)
-            if (j0 + c < r->lo[i] || j0 + c >= r->hi[i]) s[(i - r0) * TILE + c] = -INFINITY;
+            if (j0 + c < r->lo[i] || j0 + c >= r->hi[i]) s[c] = -INFINITY;
     }
 }
 static void apply_kv_scales(const struct job *j, const struct kv_plane *p, int head, int rows, const int32_t *pick,
                             float *s, int j0, int n) {
     if (p->dtype != DT_E4M3) return;
-    float by[TILE];
+    float by[LARGE_TILE];
     for (int c = 0; c < n; c++) by[c] = p->scale[(size_t)(pick ? pick[c] : j0 + c) * (size_t)p->heads + (size_t)head];
-    for (int i = 0; i < rows; i++) j->x->k.scale(s + i * TILE, s + i * TILE, 1, by, 0, n);
+    for (int i = 0; i < rows; i++, s += j->tile) j->x->k.scale(s, s, 1, by, 0, n);
 }
 
 /* cap * tanh(s / cap) = 2 * cap * sigmoid(2 * s / cap) - cap. */
 static void cap_scores(const struct job *j, int rows, float *s, int n) {
     const float cap = j->o->softcap;
-    float twice[TILE], at[TILE];
-    for (int i = 0; i < rows; i++, s += TILE) {
+    float twice[LARGE_TILE], at[LARGE_TILE];
+    for (int i = 0; i < rows; i++, s += j->tile) {
         for (int c = 0; c < n; c++) at[c] = s[c] * (2 / cap), twice[c] = 2 * cap;
         j->x->k.gate(twice, at, n);
         for (int c = 0; c < n; c++) s[c] = twice[c] - cap;
@@ -160,7 +164,7 @@ static void cap_scores(const struct job *j, int rows, float *s, int n) {
 
 /* Multiplies the scores of late queries (temperature_len). */
 static void apply_temperature(const struct job *j, const struct rows *r, int r0, int r1, float *s, int n) {
-    for (int i = r0; i < r1; i++, s += TILE) {
+    for (int i = r0; i < r1; i++, s += j->tile) {
         const int64_t pos = q_pos(j->o, r->token[i]);
         const float by = log2f((float)pos) / log2f((float)j->o->temperature_len);
         for (int c = 0; c < n && pos > j->o->temperature_len; c++) s[c] *= by;
@@ -171,7 +175,7 @@ static void apply_temperature(const struct job *j, const struct rows *r, int r0,
 static void add_bias(const struct job *j, const struct rows *r, int r0, int r1, const int32_t *pick, float *s, int j0,
                      int n) {
     const struct op_attention *o = j->o;
-    for (int i = r0; i < r1; i++, s += TILE) {
+    for (int i = r0; i < r1; i++, s += j->tile) {
         const float *bias =
             o->bias + ((size_t)r->token[i] * (size_t)o->n_heads + (size_t)r->head[i]) * (size_t)o->extent;
         const int64_t pos = q_pos(o, r->token[i]) - o->k_pos0;
@@ -190,7 +194,7 @@ static void attend_tile(const struct job *j, struct rows *r, int r0, int r1, con
     int ldk, ldv;
     const float *kt = NULL, *vt = NULL;
     const uint16_t *k16 = NULL, *v16 = NULL;
-    int32_t listed[TILE];
+    int32_t listed[LARGE_TILE];
     const int lists = o->chosen_lists ? o->chosen_lists : 1, list = r->token[r0] * lists + kv_head * lists / o->k.heads;
     const int32_t *pick = o->chosen ? o->chosen + (size_t)list * (size_t)o->n_chosen + j0 : NULL;
     if (o->chosen_block) {
@@ -212,16 +216,16 @@ static void attend_tile(const struct job *j, struct rows *r, int r0, int r1, con
     float corr[WIDE], *out = w->out + (size_t)r0 * (size_t)o->v_dim;
     const int rows = r1 - r0;
     if (j->bf16)
-        k->qk16(w->s, TILE, w->q16 + (size_t)(r0 / rows * j->pitch16) * (size_t)q16_row(j), rows, k16, ldk, n, o->k.dim,
-                j->split, &ak);
-    else k->qk(w->s, TILE, r->q + r0, rows, kt, ldk, n, o->k.dim, o->scale);
+        k->qk16(w->s, j->tile, w->q16 + (size_t)(r0 / rows * j->pitch16) * (size_t)q16_row(j), rows, k16, ldk, n,
+                o->k.dim, j->split, &ak);
+    else k->qk(w->s, j->tile, r->q + r0, rows, kt, ldk, n, o->k.dim, o->scale);
     apply_kv_scales(j, &o->k, kv_head, rows, pick, w->s, j0, n);
     if (o->softcap > 0) cap_scores(j, rows, w->s, n);
     if (o->temperature_len > 1) apply_temperature(j, r, r0, r1, w->s, n);
     if (o->bias) add_bias(j, r, r0, r1, pick, w->s, j0, n);
-    mask_tile(r, r0, r1, w->s, j0, n);
+    mask_tile(r, r0, r1, w->s, j->tile, j0, n);
     for (int i = r0; i < r1; i++) {
-        float *s = w->s + (i - r0) * TILE;
+        float *s = w->s + (i - r0) * j->tile;
         if (r->lo[i] < j0 + n && r->hi[i] > j0 && r->lo[i] < r->hi[i])
             corr[i - r0] = k->soft(s, n, &r->max[i], &r->sum[i]);
         else {
@@ -230,8 +234,8 @@ static void attend_tile(const struct job *j, struct rows *r, int r0, int r1, con
         }
     }
     apply_kv_scales(j, &o->v, kv_head, rows, pick, w->s, j0, n);
-    if (j->bf16) k->pv16(out, o->v_dim, corr, w->s, TILE, rows, v16, ldv, n, o->v_dim, j->split, &av);
-    else k->pv(out, o->v_dim, corr, w->s, TILE, rows, vt, ldv, n, o->v_dim);
+    if (j->bf16) k->pv16(out, o->v_dim, corr, w->s, j->tile, rows, v16, ldv, n, o->v_dim, j->split, &av);
+    else k->pv(out, o->v_dim, corr, w->s, j->tile, rows, vt, ldv, n, o->v_dim);
 }
 
 static void store_output(const struct job *j, int token, int head, const float *acc, float max, float sum) {
@@ -276,10 +280,11 @@ static void block_task(void *arg, int task, int thread) {
     memset(w.out, 0, (size_t)r.n * (size_t)o->v_dim * 4);
     int begin = chunk * j->chunk, end = j->n_chunks > 1 ? begin + j->chunk : o->n_keys;
     end = end < hi ? end : hi;
-    begin = begin > lo / TILE * TILE ? begin : lo / TILE * TILE;
-    for (int j0 = begin; j0 < end && !cpu_exec_is_cancelled(j->x); j0 += TILE)
+    begin = begin > lo / j->tile * j->tile ? begin : lo / j->tile * j->tile;
+    for (int j0 = begin; j0 < end && !cpu_exec_is_cancelled(j->x); j0 += j->tile)
         for (int kv = kv0, each = r.n / (kv1 - kv0); kv < kv1; kv++)
-            attend_tile(j, &r, (kv - kv0) * each, (kv - kv0 + 1) * each, &w, kv, j0, end - j0 < TILE ? end - j0 : TILE);
+            attend_tile(j, &r, (kv - kv0) * each, (kv - kv0 + 1) * each, &w, kv, j0,
+                        end - j0 < j->tile ? end - j0 : j->tile);
     for (int i = 0; i < r.n; i++) {
         if (j->n_chunks == 1) {
             store_output(j, r.token[i], r.head[i], w.out + (size_t)i * (size_t)o->v_dim, r.max[i], r.sum[i]);
@@ -327,23 +332,39 @@ static bool reads_as_bf16(const struct job *j, const struct kv_plane *p) {
     return j->x->k.qk16 && (p->dtype == DT_BF16 || (p->dtype == DT_E4M3 && j->x->k.widen16));
 }
 
+/* Splits tokens and heads into blocks of at most `rows` rows, or into one of all. Returns the number of blocks. */
+static int split_into_blocks(struct job *j, int rows) {
+    const struct op_attention *o = j->o;
+    j->heads_per = j->group < rows || j->wide ? j->group : rows;
+    /* tokens with their own selection share no tile */
+    j->tokens_per = j->wide ? o->n : o->chosen ? 1 : rows / j->heads_per;
+    j->rows = j->wide ? o->n * o->n_heads : rows;
+    j->head_blocks = (j->group + j->heads_per - 1) / j->heads_per;
+    j->token_blocks = (o->n + j->tokens_per - 1) / j->tokens_per;
+    return j->token_blocks * (j->wide ? 1 : j->head_blocks * o->k.heads);
+}
+/* Short windows would leave most of a large tile masked. */
+static bool takes_large_tiles(const struct job *j, bool few) {
+    const int seen = j->o->window > 0 ? j->o->window : j->o->chunk_keys;
+    return j->x->k.qk16_uses_tiles && j->bf16 && !few && !j->wide && (seen <= 0 || seen >= 4 * LARGE_TILE);
+}
+
 /* Tokens whose chunks have `chunk` keys. */
 static int run_tokens(struct exec *base, const struct op_attention *o, int chunk, bool few) {
-    struct job j = {.x = (struct cpu_exec *)base, .o = o, .group = o->n_heads / o->k.heads};
+    struct job j = {.x = (struct cpu_exec *)base, .o = o, .group = o->n_heads / o->k.heads, .tile = TILE};
     j.same = o->v.data == o->k.data && o->v.heads == o->k.heads && o->v.dim == o->k.dim && o->v.dtype == o->k.dtype;
     j.wide = o->n <= (o->chosen ? 1 : WIDE_TOKENS) && o->n * o->n_heads <= WIDE;
-    j.heads_per = j.group < BLOCK || j.wide ? j.group : BLOCK;
-    /* tokens with their own selection share no tile */
-    j.tokens_per = j.wide ? o->n : o->chosen ? 1 : BLOCK / j.heads_per;
-    j.rows = j.wide ? o->n * o->n_heads : BLOCK;
-    j.head_blocks = (j.group + j.heads_per - 1) / j.heads_per;
-    j.token_blocks = (o->n + j.tokens_per - 1) / j.tokens_per;
-    int blocks = j.token_blocks * (j.wide ? 1 : j.head_blocks * o->k.heads);
+    j.bf16 = reads_as_bf16(&j, &o->k) && reads_as_bf16(&j, &o->v);
+    if (j.x->k.qk16_uses_tiles && (o->k.dim > ATTN_AMX_DIM || o->v_dim > ATTN_AMX_DIM)) j.bf16 = false;
+    int blocks = split_into_blocks(&j, BLOCK);
+    if (takes_large_tiles(&j, few)) {
+        j.tile = LARGE_TILE;
+        for (int rows = LARGE_BLOCK; rows > BLOCK && (blocks = split_into_blocks(&j, rows)) < ENOUGH;) rows /= 2;
+        if (blocks < ENOUGH) blocks = split_into_blocks(&j, BLOCK);
+    }
     j.chunk = chunk;
     const int keys = max_keys(o);
     j.n_chunks = (blocks >= ENOUGH && !few) || keys <= j.chunk ? 1 : (keys + j.chunk - 1) / j.chunk;
-    j.bf16 = reads_as_bf16(&j, &o->k) && reads_as_bf16(&j, &o->v);
-    if (j.x->k.qk16_uses_tiles && (o->k.dim > ATTN_AMX_DIM || o->v_dim > ATTN_AMX_DIM)) j.bf16 = false;
     const int each = j.wide ? o->n * j.group : j.rows;
     j.pitch16 = (each + 15) / 16 * 16;
     j.rows16 = j.wide ? j.pitch16 * o->k.heads : j.pitch16;

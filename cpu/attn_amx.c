@@ -20,7 +20,8 @@ enum {
     SIDE = 16, /* rows and columns of a tile of sums */
     DEEP = 32, /* columns of K, or keys, per product */
     TILE = SIDE * DEEP,
-    KEYS = 64, /* maximum */
+    KEYS = 256,
+    ROWS = 128, /* maximum */
     WIDE = ATTN_AMX_DIM
 };
 
@@ -118,20 +119,21 @@ static QK16_FN(qk) {
     _tile_release();
 }
 
-/* pairs[key / 2][d]: the interleaved values of two keys, zero past the last key and past dim (up to `width`, a multiple
- * of 32). */
-static void interleave(uint32_t *pairs, const uint16_t *v, int ldv, int nk, int dim, int width, struct ahead *a) {
+/* pairs[key / 2][column]: 32 columns of the values of two keys, interleaved; zero past the last key and past `cols`.
+ * turns: calls per tile, which prefetch the next one evenly. */
+static void interleave(uint32_t (*pairs)[2 * SIDE], const uint16_t *v, int ldv, int nk, int cols, struct ahead *a,
+                       int turns) {
+    const int every = turns > 2 ? turns : 2;
     const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
+    const __mmask32 have = first32(cols);
     for (int j = 0; j < up(nk, DEEP) * DEEP; j += 2) {
-        prefetch_rows(a, 1); /* half of the prefetches; the rest between products */
-        for (int d = 0; d < width; d += 32) {
-            const uint16_t *at = v + (size_t)j * (size_t)ldv + d;
-            __m512i u = _mm512_maskz_loadu_epi16(j < nk ? first32(dim - d) : 0, at),
-                    w = _mm512_maskz_loadu_epi16(j + 1 < nk ? first32(dim - d) : 0, at + ldv);
-            u = _mm512_permutexvar_epi64(order, u), w = _mm512_permutexvar_epi64(order, w);
-            _mm512_store_si512(pairs + j / 2 * width + d, _mm512_unpacklo_epi16(u, w));
-            _mm512_store_si512(pairs + j / 2 * width + d + 16, _mm512_unpackhi_epi16(u, w));
-        }
+        const uint16_t *at = v + (size_t)j * (size_t)ldv;
+        if (j % every < 2) prefetch_rows(a, turns > 1 ? 1 : 2);
+        __m512i u = _mm512_maskz_loadu_epi16(j < nk ? have : 0, at),
+                w = _mm512_maskz_loadu_epi16(j + 1 < nk ? have : 0, at + ldv);
+        u = _mm512_permutexvar_epi64(order, u), w = _mm512_permutexvar_epi64(order, w);
+        _mm512_store_si512(pairs[j / 2], _mm512_unpacklo_epi16(u, w));
+        _mm512_store_si512(pairs[j / 2] + SIDE, _mm512_unpackhi_epi16(u, w));
     }
 }
 /* to = from * corr (corr NULL: from) for the existing part of a tile of sums; the rest is zeroed if `whole`. */
@@ -171,7 +173,7 @@ struct probs {
 } __attribute__((aligned(64)));
 static void probs_make(struct probs *t, const float *p, int ldp, int n, int nk, bool split) {
     for (int i = 0; i < (n > SIDE ? 2 * SIDE : SIDE); i++)
-        for (int j = 0; j < KEYS; j += 16) {
+        for (int j = 0; j < up(nk, DEEP) * DEEP; j += 16) {
             const __m512 x =
                 _mm512_maskz_loadu_ps(i < n ? first16(nk - j) : 0, p + (size_t)(i < n ? i : 0) * (size_t)ldp + j);
             const __m256i head = (__m256i)_mm512_cvtneps_pbh(x);
@@ -192,45 +194,50 @@ static void pv_step(uint16_t (*p)[KEYS], int j, bool two) {
     _tile_dpbf16ps(2, 5, 6);
     _tile_dpbf16ps(3, 5, 7);
 }
+/* 32 output columns from d on of the 32 queries from i0 on. */
+static void pv_tiles(float *o, int ldo, const float *corr, struct probs *probs, uint32_t (*pairs)[2 * SIDE], int n,
+                     int cols, int steps, bool split) {
+    const int places = n > SIDE ? 4 : 2;
+    struct out_tile t[4];
+    for (int g = 0; g < places; g++)
+        load_out_tile(&t[g], o + (size_t)(g / 2 * SIDE) * (size_t)ldo + g % 2 * SIDE, ldo, corr + g / 2 * SIDE,
+                      n - g / 2 * SIDE, cols - g % 2 * SIDE);
+    _tile_loadd(0, t[0].at, t[0].bytes);
+    _tile_loadd(1, t[1].at, t[1].bytes);
+    if (places > 2) {
+        _tile_loadd(2, t[2].at, t[2].bytes);
+        _tile_loadd(3, t[3].at, t[3].bytes);
+    }
+    for (int j = 0; j < steps; j++) {
+        _tile_loadd(6, pairs[j * (DEEP / 2)], sizeof *pairs);
+        _tile_loadd(7, pairs[j * (DEEP / 2)] + SIDE, sizeof *pairs);
+        pv_step(probs->head, j, places > 2);
+        if (split) pv_step(probs->rest, j, places > 2);
+    }
+    _tile_stored(0, t[0].at, t[0].bytes);
+    _tile_stored(1, t[1].at, t[1].bytes);
+    if (places > 2) {
+        _tile_stored(2, t[2].at, t[2].bytes);
+        _tile_stored(3, t[3].at, t[3].bytes);
+    }
+    for (int g = 0; g < places; g++)
+        store_out_tile(&t[g], o + (size_t)(g / 2 * SIDE) * (size_t)ldo + g % 2 * SIDE, ldo, n - g / 2 * SIDE,
+                       cols - g % 2 * SIDE);
+}
 static PV16_FN(pv) {
-    struct probs probs;
-    uint32_t pairs[KEYS / 2 * WIDE] __attribute__((aligned(64)));
-    const int width = up(dim, 32) * 32, steps = up(nk, DEEP), turns = up(nq, 2 * SIDE) * up(dim, 2 * SIDE);
+    struct probs probs[ROWS / (2 * SIDE)];
+    uint32_t pairs[KEYS / 2][2 * SIDE] __attribute__((aligned(64)));
+    const int turns = up(dim, 2 * SIDE), steps = up(nk, DEEP);
     struct ahead a = *ahead;
-    interleave(pairs, v, ldv, nk, dim, width, &a);
+    for (int i = 0; i < nq; i += 2 * SIDE)
+        probs_make(&probs[i / (2 * SIDE)], p + (size_t)i * (size_t)ldp, ldp, nq - i < 2 * SIDE ? nq - i : 2 * SIDE, nk,
+                   split);
     tiles_configure(16);
-    for (int i0 = 0; i0 < nq; i0 += 2 * SIDE) {
-        const int n = nq - i0 < 2 * SIDE ? nq - i0 : 2 * SIDE, places = n > SIDE ? 4 : 2;
-        probs_make(&probs, p + (size_t)i0 * (size_t)ldp, ldp, n, nk, split);
-        for (int d = 0; d < width; d += 2 * SIDE) {
-            struct out_tile t[4];
-            prefetch_rows(&a, up(nk, 2 * turns));
-            for (int g = 0; g < places; g++)
-                load_out_tile(&t[g], o + (size_t)(i0 + g / 2 * SIDE) * (size_t)ldo + d + g % 2 * SIDE, ldo,
-                              corr + i0 + g / 2 * SIDE, n - g / 2 * SIDE, dim - d - g % 2 * SIDE);
-            _tile_loadd(0, t[0].at, t[0].bytes);
-            _tile_loadd(1, t[1].at, t[1].bytes);
-            if (places > 2) {
-                _tile_loadd(2, t[2].at, t[2].bytes);
-                _tile_loadd(3, t[3].at, t[3].bytes);
-            }
-            for (int j = 0; j < steps; j++) {
-                const uint32_t *at = pairs + j * (DEEP / 2) * width + d;
-                _tile_loadd(6, at, (size_t)width * 4);
-                _tile_loadd(7, at + SIDE, (size_t)width * 4);
-                pv_step(probs.head, j, places > 2);
-                if (split) pv_step(probs.rest, j, places > 2);
-            }
-            _tile_stored(0, t[0].at, t[0].bytes);
-            _tile_stored(1, t[1].at, t[1].bytes);
-            if (places > 2) {
-                _tile_stored(2, t[2].at, t[2].bytes);
-                _tile_stored(3, t[3].at, t[3].bytes);
-            }
-            for (int g = 0; g < places; g++)
-                store_out_tile(&t[g], o + (size_t)(i0 + g / 2 * SIDE) * (size_t)ldo + d + g % 2 * SIDE, ldo,
-                               n - g / 2 * SIDE, dim - d - g % 2 * SIDE);
-        }
+    for (int d = 0; d < dim; d += 2 * SIDE) {
+        interleave(pairs, v + d, ldv, nk, dim - d, &a, turns);
+        for (int i = 0; i < nq; i += 2 * SIDE)
+            pv_tiles(o + (size_t)i * (size_t)ldo + d, ldo, corr + i, &probs[i / (2 * SIDE)], pairs,
+                     nq - i < 2 * SIDE ? nq - i : 2 * SIDE, dim - d, steps, split);
     }
     _tile_release();
 }

@@ -188,7 +188,7 @@ static void check_tiles(int nq, int nk, int dim) {
 /* The same over BF16 planes. Keys and values end at a guard page; prefetches may go anywhere. */
 static void check_tiles16(int nq, int nk, int dim, bool split) {
     begin_case("bf16 attention tile, %d queries, %d keys, %d columns%s", nq, nk, dim, split ? ", split" : "");
-    const int width = (dim + 31) / 32 * 32, ldk = dim + 3, lds = 64;
+    const int width = (dim + 31) / 32 * 32, ldk = dim + 3, lds = nk > 64 ? 256 : 64;
     uint16_t *kv = guarded(((size_t)(nk - 1) * (size_t)ldk + (size_t)dim) * 2),
              *packed = aligned((size_t)((nq + 31) / 32 * 32 * width) * 4);
     float *q = vec(nq * dim), *s = aligned((size_t)(nq * lds) * 4), *o = vec(nq * dim),
@@ -355,6 +355,7 @@ static void run(const char *name, uint64_t seed) {
         check_widen16();
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
             for (int split = 0; split < 2; split++) check_tiles16(shapes[i][0], shapes[i][1], shapes[i][2], split);
+        if (k.qk16_uses_tiles) check_tiles16(128, 256, 64, false), check_tiles16(97, 250, 72, true);
         printf("%-18s %s\n", name, failures > before ? "FAILED" : "ok");
         return;
     }

@@ -542,6 +542,10 @@ static void cases(enum cpu_level l) {
         {5, 4, 2, 16, 16, 3, 100, 50, 0, DT_F32, false, false, false},
         {9, 4, 2, 16, 16, 40, 38, 30, 0, DT_F32, false, false, true},
         {2, 4, 2, 16, 16, 40, 0, 0, 0, DT_F32, false, true, false},
+        /* large tiles and blocks, where a kernel takes them */
+        {140, 32, 32, 12, 12, 300, 0, 440, 0, DT_BF16, false, true, false},
+        {140, 40, 20, 16, 24, 300, 30, 410, 0, DT_E4M3, false, false, false},
+        {41, 4, 2, 40, 24, 1490, 0, 1531, 1100, DT_BF16, false, false, false},
         /* with few keys, a row's own selection */
         {1, 4, 1, 48, 40, 300, 0, 301, 0, DT_BF16, true, false, false, 70},
         {5, 4, 1, 48, 40, 68, 0, 73, 0, DT_F32, true, true, false, 70},
