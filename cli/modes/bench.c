@@ -73,16 +73,17 @@ static int print_kernel_row(void *ctx, const char *json) {
 
 struct bench_result {
     double ttft_s, prefill_s, decode_s, wall_s;
-    int tokens;
+    int tokens, steps; /* steps: the sum of those of the sessions in decode_s */
 };
 
-/* Each session prefills the same number of tokens and generates the same number; none ends early. */
+/* Each session prefills the same number of tokens and generates the same number; none ends early. The decode of several
+ * is measured while all of them decode: from the last one's first token to the first end. */
 static int run_sessions(struct bench *b, int sessions, int prompt, int decode, struct bench_result *res,
                         struct error *e) {
     struct session *s[MAX_SESSIONS] = {0};
     const struct engine_info *info = engine_info(b->app->engine);
     int32_t *ids = mem_alloc((size_t)prompt * sizeof *ids);
-    int rc = ids ? 0 : error_set(e, ERR_MEMORY, "no memory"), left = sessions;
+    int rc = ids ? 0 : error_set(e, ERR_MEMORY, "no memory"), left = sessions, started = 0, got[MAX_SESSIONS] = {0};
     double t0 = clock_now(), first = 0, last = 0;
     *res = (struct bench_result){0};
     for (int i = 0; i < sessions && !rc; i++) {
@@ -100,8 +101,12 @@ static int run_sessions(struct bench *b, int sessions, int prompt, int decode, s
     for (struct event ev; left && !rc;) {
         if (!engine_poll(b->app->engine, &ev, -1)) continue;
         if (ev.kind == EVENT_TOKEN) {
+            int i = 0;
+            while (i < sessions - 1 && s[i] != ev.session) i++;
             last = clock_now();
-            if (!res->tokens++) first = last;
+            res->tokens++;
+            if (!got[i]++ && ++started == sessions) first = last;
+            else if (started == sessions && left == sessions) res->steps++, res->decode_s = last - first;
         } else if (ev.kind == EVENT_ERROR) {
             *e = ev.error;
             rc = e->code;
@@ -109,11 +114,9 @@ static int run_sessions(struct bench *b, int sessions, int prompt, int decode, s
             left--;
             if (ev.stats.ttft_s > res->ttft_s) res->ttft_s = ev.stats.ttft_s;
             res->prefill_s += ev.stats.prefill_s;
-            if (ev.stats.decode_s > res->decode_s) res->decode_s = ev.stats.decode_s;
         }
     }
     res->wall_s = last - t0;
-    if (sessions > 1) res->decode_s = last - first;
     for (int i = 0; i < sessions; i++) session_close(&s[i]);
     mem_free(ids);
     return rc;
@@ -142,16 +145,15 @@ static void print_prefill_row(struct bench *b, int n, const struct bench_result 
 static void print_decode_row(struct bench *b, int prompt, int sessions, const struct bench_result *r) {
     struct buf line = {0};
     char speed[32], most[32];
-    int steps = r->tokens - sessions;
-    double rate = r->decode_s > 0 ? steps / r->decode_s : 0,
+    double rate = r->decode_s > 0 ? r->steps / r->decode_s : 0,
            limit = b->limit / (double)engine_token_bytes(b->app->engine);
     if (b->json)
         buf_fmt(&line,
                 "{\"what\": \"decode\", \"prompt\": %d, \"sessions\": %d, \"tokens_per_s\": %.3f, \"tpot_s\": %.6f, "
                 "\"gbps\": %.3f, \"limit\": %.3f, "
                 "\"share\": %.4f}",
-                prompt, sessions, rate, sessions / rate, rate * (double)engine_token_bytes(b->app->engine) / 1e9, limit,
-                rate / limit);
+                prompt, sessions, rate, rate > 0 ? sessions / rate : 0,
+                rate * (double)engine_token_bytes(b->app->engine) / 1e9, limit, rate / limit);
     else
         buf_fmt(&line, "decode   %6d %s before, %d session%s %7s tok/s  of %9s at memory bandwidth  %3.0f %%", prompt,
                 prompt == 1 ? "token " : "tokens", sessions, sessions > 1 ? "s" : " ",
@@ -224,14 +226,14 @@ static int bench_model(struct bench *b, struct error *e) {
         if ((rc = run_with_limit(b, 1, prompts[k], &r, e))) break;
         if (prompts[k] > 1) print_prefill_row(b, prompts[k], &r);
         v.tokens = prompts[k], v.prompt = prompts[k] / r.prefill_s;
-        v.long_answer = r.decode_s > 0 ? (r.tokens - 1) / r.decode_s : 0;
+        v.long_answer = r.decode_s > 0 ? r.steps / r.decode_s : 0;
         if (prompts[k] <= 16) v.answer = v.long_answer, v.limit = b->limit / (double)engine_token_bytes(a->engine);
         print_decode_row(b, prompts[k], 1, &r);
     }
     for (int s = 2; s <= MAX_SESSIONS && !rc && !out_failed() && 16 + DECODE_TOKENS <= context; s *= 2) {
         if ((rc = run_with_limit(b, s, 16, &r, e))) break;
         print_decode_row(b, 16, s, &r);
-        if (s == MAX_SESSIONS && r.decode_s > 0) v.chats = (r.tokens - s) / r.decode_s;
+        if (s == MAX_SESSIONS && r.decode_s > 0) v.chats = r.steps / r.decode_s;
     }
     progress_clear();
     if (!rc && !b->json && v.answer > 0) print_verdict(b, &v);
@@ -245,7 +247,7 @@ int bench_measure(struct app *a, int keys, int prompt, double *answer, double *r
     *answer = *read = 0;
     int rc = run_sessions(&b, 1, warm, DECODE_TOKENS, &r, e); /* every expert was read then */
     if (!rc && keys + DECODE_TOKENS <= context && !(rc = run_sessions(&b, 1, keys, DECODE_TOKENS, &r, e)))
-        *answer = r.decode_s > 0 ? (r.tokens - 1) / r.decode_s : 0;
+        *answer = r.decode_s > 0 ? r.steps / r.decode_s : 0;
     if (!rc && prompt + 1 <= context && !(rc = run_sessions(&b, 1, prompt, 1, &r, e)))
         *read = r.prefill_s > 0 ? prompt / r.prefill_s : 0;
     return rc;

@@ -180,7 +180,7 @@ change("stop-beside", "cancelling a decode batch drops a prefill's work in the s
 change("settle-processor", "timelines are closed while the CPU of virtual time still waits for them", "e2e_plan",
        (BLEND, "        return gpu_stream_sync(s->cpu_queue);\n    }\n    if (any_device", "        return 0;\n    }\n    if (any_device"),
        (BLEND, "    cpu_settle(b->s->m, (struct gpu_timeline *[]){b->cpu_done, b->arrived}, 2);", ""))
-change("large-refused", "weights are moved to large pages again and again although the system refuses", "unit_large", ("engine/weights/huge_pages.c", "if (rc || l->n_slow == SLOW)", "if (l->n_slow == SLOW)"))
+change("large-cold", "weights that nobody asked for are read from the disk", "unit_large", ("engine/weights/huge_pages.c", "if (!cached) continue;", ""))
 change("calls-none", "Python's None in a call is a string", "unit_tools", ("tokenizer/chat/tool_calls_notation.c", '{"None", "null"}', '{"None", "\\"None\\""}'))
 change("calls-depth", "a value of a call ends at the first comma, also within a list", "unit_tools", ("tokenizer/chat/tool_calls_notation.c", 'if (!depth && strchr(",)]}", c)) return 0;', 'if (strchr(",)]}", c)) return 0;'))
 change("calls-escape", "escapes of Python's strings are copied", "unit_tools", ("tokenizer/chat/tool_calls_notation.c", "c = *++t->s;", "t->s++;"))
