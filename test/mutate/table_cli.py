@@ -172,7 +172,7 @@ change("no-save", "--no-save saves chats", "e2e_screen", ("cli/chat/chat_session
 change("clear-undo", "/undo does not restore what /clear removed", "e2e_screen", ("cli/chat/chat_session.c", "if (!t->cleared.conv.n) return false;", "return false;"))
 change("binary-document", "an executable is attached as a document", "e2e_oneshot", ("cli/turn/input.c", "if (!rc && !is_image) rc = input_check_text(f->path, &raw, false, e);", ""))
 change("batch-line", "--batch counts lines from the start of the prompt", "e2e_oneshot", ("cli/modes/batch.c", ".line_number = number}", ".line_number = 1}"))
-change("bench-sessions", "--bench reports one session's tokens for all", "e2e_bench", ("cli/modes/bench.c", "rate, sessions / rate,", "rate, 1 / rate,"))
+change("bench-sessions", "--bench reports one session's tokens for all", "e2e_bench", ("cli/modes/bench.c", "rate > 0 ? sessions / rate : 0,", "rate > 0 ? 1 / rate : 0,"))
 change("choice-placed", "an indexer's selection replays with the keys of the session it was recorded for", "gpu_graph_families",
        ("engine/layer/attention.c", ".scale = scale,\n                                                 .at = attention_address(s, layer, plane)});", ".scale = scale});"))
 change("stop-beside", "cancelling a decode batch drops a prefill's work in the same streams", "gpu_prefill_beside_cancelled_decode",
