@@ -1,7 +1,8 @@
 /* Writes the random checkpoint whose headers mkmodel.py --headers has written, on a machine without Python: one process
- * a shard. bench_fill FROM TO FROM: config.json and the like, which are copied, and a NAME.header for each safetensors
- * file NAME. Values are as mkmodel.py describes them: FP8 codes of a normal distribution, scales that keep the size of
- * activations, small BF16 and float32 numbers, norms of one. */
+ * a shard, WRITERS for a GGUF file. bench_fill FROM TO FROM: config.json and the like, which are copied, and a
+ * NAME.header for each safetensors or GGUF file NAME. Values are as mkmodel.py describes them: FP8 codes of a normal
+ * distribution, scales that keep the size of activations, small BF16 and float32 numbers, norms of one, random blocks.
+ */
 #include <dirent.h>
 #include <math.h>
 #include <stdio.h>
@@ -11,11 +12,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/gguf_file.h"
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/minifloat.h"
 
-enum { POOL = 32 << 20, PIECE = 8 << 20, BIAS_MOST = 1 << 16 };
+enum { POOL = 32 << 20, PIECE = 8 << 20, WRITERS = 8 };
 static const double code_std = 150; /* codes reach 448 at three standard deviations */
 
 enum kind { CODES, HALVES, FLOATS, KINDS };
@@ -113,6 +115,51 @@ static void put_tensor(FILE *f, const struct json *root, uint32_t i, const char 
     else die(file, "holds a type that bench_fill does not write");
 }
 
+/* --- GGUF ------------------------------------------------------------------------------------- */
+
+/* Formats of blocks, and where the half-precision scales stand that make the weights' deviation about 0.02. */
+static struct block_kind {
+    enum dtype dtype;
+    size_t bytes; /* of a block */
+    struct {
+        size_t at;
+        double value;
+    } scale[2];
+    int n_scales;
+    uint8_t *pool;
+} block_kinds[] = {{DT_Q8_0, 34, {{0, 0.02 / 74}}, 1, NULL},
+                   {DT_Q4_K, 144, {{0, 0.02 / 31 / 4.6}, {2, 0.02 * 7.5 / 31 / 4.6}}, 2, NULL},
+                   {DT_Q6_K, 210, {{208, 0.02 / 74 / 18.5}}, 1, NULL}};
+enum { BLOCK_KINDS = sizeof block_kinds / sizeof *block_kinds };
+
+static void fill_blocks(struct block_kind *k) {
+    if (!(k->pool = malloc(POOL))) die("pool", "no memory");
+    for (size_t at = 0; at < POOL; at += 8) memcpy(k->pool + at, &(uint64_t){random_bits()}, 8);
+    for (size_t at = 0; at + k->bytes <= POOL; at += k->bytes)
+        for (int i = 0; i < k->n_scales; i++)
+            memcpy(k->pool + at + k->scale[i].at, &(uint16_t){f32_to_f16((float)k->scale[i].value)}, 2);
+}
+static void put_blocks(FILE *f, const struct block_kind *k, size_t bytes, const char *name) {
+    for (size_t n; bytes; bytes -= n) {
+        n = bytes < PIECE ? bytes : PIECE / k->bytes * k->bytes;
+        put(f, k->pool + random_bits() % ((POOL - PIECE) / k->bytes) * k->bytes, n, name);
+    }
+}
+static void put_gguf_tensor(FILE *f, const struct gguf_tensor *t, const char *file) {
+    if (fseeko(f, (off_t)t->offset, SEEK_SET)) die(file, "cannot be written");
+    if (t->dtype == DT_F32) {
+        if (t->ndim == 1) put_numbers(f, 1, 0, false, t->size, file);
+        else put_random(f, FLOATS, t->size, file);
+        return;
+    }
+    for (int i = 0; i < BLOCK_KINDS; i++)
+        if (block_kinds[i].dtype == t->dtype) {
+            put_blocks(f, &block_kinds[i], t->size, file);
+            return;
+        }
+    die(file, "holds a type that bench_fill does not write");
+}
+
 static char *read_whole(const char *path, size_t *n) {
     FILE *f = fopen(path, "rb");
     char *text = NULL;
@@ -139,6 +186,31 @@ static void write_shard(const char *header, const char *to) {
     for (uint32_t i = 0; i < root.n; i++)
         if (!json_is(&root.items[2 * i], "__metadata__")) put_tensor(f, &root, i, to);
     if (fclose(f)) die(to, "cannot be written");
+}
+/* Writes every WRITERS-th tensor in a process of its own, the header in the first. */
+static void write_gguf(const char *header, const char *to) {
+    enum { FAR = 1 << 30 }; /* times 1,024: further than any tensor, whose positions the reader checks */
+    struct arena a = {0};
+    struct gguf g;
+    struct error e = {0};
+    size_t n;
+    char *text = read_whole(header, &n);
+    if (gguf_parse(&g, &a, (const uint8_t *)text, n + ((size_t)FAR << 10), header, &e)) die(header, e.text);
+    FILE *f = fopen(to, "wb");
+    if (!f) die(to, "cannot be created");
+    put(f, text, n, to);
+    if (fclose(f)) die(to, "cannot be written");
+    for (size_t w = 0; w < WRITERS; w++) {
+        seed = seed * 31 + w;
+        const pid_t child = fork();
+        if (child < 0) die(to, "no process for it");
+        if (child) continue;
+        if (!(f = fopen(to, "r+b"))) die(to, "cannot be written");
+        setvbuf(f, NULL, _IOFBF, 1 << 20);
+        for (size_t i = w; i < g.n_tensors; i += WRITERS) put_gguf_tensor(f, &g.tensors[i], to);
+        if (fclose(f)) die(to, "cannot be written");
+        _exit(0);
+    }
 }
 static void copy_file(const char *from, const char *to) {
     size_t n;
@@ -167,6 +239,11 @@ int main(int argc, char **argv) {
             continue;
         }
         for (size_t i = 0; i < n; i++) seed = seed * 31 + (uint8_t)x->d_name[i];
+        if (cut > 5 && !memcmp(x->d_name + cut - 5, ".gguf", 5)) {
+            for (int i = 0; i < BLOCK_KINDS; i++) fill_blocks(&block_kinds[i]);
+            write_gguf(from, to);
+            continue;
+        }
         const pid_t child = fork();
         if (child < 0) die(x->d_name, "no process for it");
         if (child) continue;

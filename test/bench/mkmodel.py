@@ -7,6 +7,7 @@
     mkmodel.py --shape glm-4.5-air --layers 3 --out DIR
     mkmodel.py --count --shape ... [--layers N]                # only the figures, as JSON
     mkmodel.py --headers --shape ... --out DIR                 # the weights' headers only, for bench_fill, which writes the rest elsewhere
+    mkmodel.py --gguf q4_k_m --shape qwen3-30b-a3b --out DIR   # a GGUF file without a tokenizer, q4_k_m or q8_0; also with --headers
 
 Weights are FP8 (E4M3) as the vendors publish them: codes of a normal distribution, scales such that activations keep their
 size from layer to layer. They are cut from one random pool at random places, so a file is written as fast as the disk
@@ -207,6 +208,100 @@ def write_bytes(f, kind, dtype, n, std, pool, rng):
         f.write(bytes(n))
 
 
+# ---- GGUF ----
+
+BLOCKS = {"q8_0": (32, 34, 8), "q4_k": (256, 144, 12), "q6_k": (256, 210, 14)}  # weights, bytes, ggml's number of the type
+FILE_TYPES = {"q8_0": 7, "q4_k_m": 15}
+ALIGNMENT = 32
+
+
+def gguf_tensors(s, mix):
+    """Name, shape (rows first) and type of each tensor. llama.cpp's mix for Q4_K_M: the head, and values and down of every second layer, have more bits."""
+    h, q, kv, d, e, m = s["hidden"], s["heads"] * s["head_dim"], s["kv_heads"] * s["head_dim"], s["head_dim"], s["experts"], s["inter"]
+    base, more = ("q4_k", "q6_k") if mix == "q4_k_m" else (mix, mix)
+    if min(h, q, m) % 256:  # too narrow for their blocks, as in llama.cpp's quantizer
+        base = more = "q8_0"
+    yield "token_embd", (s["vocab"], h), base
+    for i in range(s["layers"]):
+        b, odd = f"blk.{i}.", base if i % 2 else more
+        yield b + "attn_norm", (h,), "f32"
+        yield b + "attn_q", (q, h), base
+        yield b + "attn_k", (kv, h), base
+        yield b + "attn_v", (kv, h), odd
+        yield b + "attn_q_norm", (d,), "f32"
+        yield b + "attn_k_norm", (d,), "f32"
+        yield b + "attn_output", (h, q), base
+        yield b + "ffn_norm", (h,), "f32"
+        yield b + "ffn_gate_inp", (e, h), "f32"
+        yield b + "ffn_gate_exps", (e, m, h), base
+        yield b + "ffn_up_exps", (e, m, h), base
+        yield b + "ffn_down_exps", (e, h, m), odd
+    yield "output_norm", (h,), "f32"
+    yield "output", (s["vocab"], h), more
+
+
+def gguf_bytes(shape, kind):
+    per, size, _ = BLOCKS.get(kind, (1, 4, 0))
+    return math.prod(shape) // per * size
+
+
+def gguf_figures(s, mix):
+    """Bytes of the tensors, and those that a decoded token reads."""
+    share = lambda name: 0 if name == "token_embd" else s["topk"] / s["experts"] if "_exps" in name else 1
+    sizes = [(gguf_bytes(shape, kind), share(name)) for name, shape, kind in gguf_tensors(s, mix)]
+    return dict(file_bytes=sum(n for n, _ in sizes), decode_bytes=int(sum(n * part for n, part in sizes)))
+
+
+def gguf_header(s, mix):
+    text = lambda t: struct.pack("<Q", len(t)) + t.encode()
+    keys = [("general.architecture", "qwen3moe"), ("general.file_type", FILE_TYPES[mix]), ("tokenizer.ggml.model", "no_vocab")]
+    keys += [("qwen3moe." + k, v) for k, v in (
+        ("block_count", s["layers"]), ("context_length", 40960), ("embedding_length", s["hidden"]), ("feed_forward_length", 6144),
+        ("attention.head_count", s["heads"]), ("attention.head_count_kv", s["kv_heads"]), ("attention.key_length", s["head_dim"]),
+        ("attention.value_length", s["head_dim"]), ("attention.layer_norm_rms_epsilon", 1e-6), ("rope.freq_base", 1e6), ("vocab_size", s["vocab"]),
+        ("expert_count", s["experts"]), ("expert_used_count", s["topk"]), ("expert_feed_forward_length", s["inter"]))]
+    typed = {str: lambda v: struct.pack("<I", 8) + text(v), int: lambda v: struct.pack("<II", 4, v), float: lambda v: struct.pack("<If", 6, v)}
+    body = b"".join(text(k) + typed[type(v)](v) for k, v in keys)
+    tensors, at = list(gguf_tensors(s, mix)), 0
+    for name, shape, kind in tensors:
+        body += text(name + ".weight") + struct.pack("<I", len(shape)) + struct.pack(f"<{len(shape)}Q", *reversed(shape))
+        body += struct.pack("<IQ", BLOCKS.get(kind, (1, 4, 0))[2], at)
+        at += -(-gguf_bytes(shape, kind) // ALIGNMENT) * ALIGNMENT
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(keys)) + body
+    return head + bytes(-len(head) % ALIGNMENT)
+
+
+def block_pool(kind, noise):
+    """Random blocks whose weights have a deviation of about 0.02: in Q4_K a scale averages 31 and a code 7.5, and so does the subtracted minimum."""
+    size, half = BLOCKS[kind][1], lambda x: struct.pack("<e", x)
+    pool = bytearray(noise[: len(noise) // size * size])
+    stamps = {"q8_0": ((0, 0.02 / 74),), "q4_k": ((0, 0.02 / 31 / 4.6), (2, 0.02 * 7.5 / 31 / 4.6)), "q6_k": ((208, 0.02 / 74 / 18.5),)}[kind]
+    for at, value in stamps:
+        for byte in (0, 1):
+            pool[at + byte :: size] = half(value)[byte : byte + 1] * (len(pool) // size)
+    return memoryview(pool)
+
+
+def write_gguf(s, mix, out, rng, headers):
+    head = gguf_header(s, mix)
+    noise = rng.randbytes(POOL // 4)
+    pool = {} if headers else dict({k: block_pool(k, noise) for k in BLOCKS}, f32=pools(rng)["f"])
+    with open(os.path.join(out, f"{s['name']}-{mix}.gguf" + (".header" if headers else "")), "wb", buffering=1 << 20) as f:
+        f.write(head)
+        for _, shape, kind in [] if headers else gguf_tensors(s, mix):
+            n = left = gguf_bytes(shape, kind)
+            if len(shape) == 1:
+                f.write(struct.pack("<f", 1) * shape[0])
+                left = 0
+            size = BLOCKS.get(kind, (1, 4, 0))[1]
+            while left:
+                m = min(left, len(pool[kind]) // 2)
+                at = rng.randrange(0, len(pool[kind]) // 2 // size) * size
+                f.write(pool[kind][at : at + m // size * size])
+                left -= m // size * size
+            f.write(bytes(-n % ALIGNMENT))
+
+
 # ---- Files ----
 
 def write_shards(s, out, rng, headers):
@@ -325,6 +420,7 @@ def main():
     ap.add_argument("--seed", type=int, default=1)
     ap.add_argument("--count", action="store_true", help="print the figures, write nothing")
     ap.add_argument("--headers", action="store_true")
+    ap.add_argument("--gguf", choices=FILE_TYPES)
     a = ap.parse_args()
     s = dict(SHAPES[a.shape], name=a.shape)
     for k in ("layers", "experts", "vocab"):
@@ -332,12 +428,17 @@ def main():
             s[k] = getattr(a, k)
     if s["layers"] <= s["dense_layers"] or s["experts"] < s["topk"] or s["experts"] % s.get("groups", 1) or s["vocab"] < 300:
         sys.exit("mkmodel: too few layers, experts or tokens for this shape")
-    print(json.dumps(figures(s)))
+    if a.gguf and s["family"] != "qwen3_moe":
+        sys.exit("mkmodel: --gguf knows the tensors of Qwen3's shapes only")
+    print(json.dumps(dict(figures(s), **gguf_figures(s, a.gguf) if a.gguf else {})))
     if a.count:
         return
     if not a.out:
         sys.exit("mkmodel: --out DIR is missing")
     os.makedirs(a.out, exist_ok=True)
+    if a.gguf:
+        write_gguf(s, a.gguf, a.out, random.Random(a.seed), a.headers)
+        return
     write_texts(s, a.out)
     write_shards(s, a.out, random.Random(a.seed), a.headers)
 

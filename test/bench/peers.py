@@ -66,7 +66,6 @@ def build_source(work, name, package, source, target, product):
 
 LLAMA_BENCH, IK_LIBRARY = os.path.join("bin", "llama-bench"), os.path.join("src", "libllama.so")
 INSTALL = {
-    "gguf": lambda work: install(work, "gguf", ["gguf", "numpy"]),
     "llama.cpp": lambda work: build_source(work, "llama.cpp", "llama-cpp-python", "llama.cpp", "llama-bench", LLAMA_BENCH),
     # Its wheel has AVX2 alone, and its sdist cannot build llama-bench: the wheel's functions with a library of the sdist.
     "ik_llama.cpp": lambda work: (install(work, "ik", ["ik-llama-cpp-python"], deps=False),
@@ -205,8 +204,9 @@ def model_files(a):
     with open(text, "w") as f:
         json.dump(shape, f)
     if not os.path.exists(gguf):
-        subprocess.run([python(a.work, "gguf"), os.path.join(HERE, "peers_gguf.py"), gguf + ".part", text, a.type], check=True)
-        os.rename(gguf + ".part", gguf)
+        call(make + ["--gguf", a.type, "--out", gguf + ".part"])
+        os.rename(os.path.join(gguf + ".part", f"{a.shape}-{a.type}.gguf"), gguf)
+        os.rmdir(gguf + ".part")
     return fp8, gguf, text, figures
 
 
