@@ -225,22 +225,73 @@ static void expanded(int by) {
            2.0 * keys * w.rows * w.cols / took * 1e-12, took * 1e3);
     gpu_free(g, k), gpu_free(g, v), gpu_free(g, cache), gpu_free(g, (void *)w.data);
 }
+/* The time of one operation among several that are enqueued together, so that the host's part does not count. */
+static double op_seconds_among(enum op_code code, const union op_args *a) {
+    enum { TIMES = 5, MORE = 8 };
+    double took[2][TIMES];
+    for (int i = -1; i < TIMES; i++)
+        for (int more = 0; more < 2; more++) {
+            double begin = clock_now();
+            for (int k = 0; k <= more * MORE; k++) check(op_run(gpu_stream_exec(stream), code, a), op_name(code), NULL);
+            check(gpu_stream_sync(stream), op_name(code), NULL);
+            if (i >= 0) took[more][i] = clock_now() - begin;
+        }
+    for (int more = 0; more < 2; more++) qsort(took[more], TIMES, sizeof **took, by_time);
+    const double all = took[1][TIMES / 2], one = took[0][TIMES / 2];
+    return all > one ? (all - one) / MORE : one;
+}
+/* Of 58 to 125 MB, more than the caches hold. */
 static void blocks(int by) {
-    static const enum dtype types[] = {DT_Q8_0, DT_Q4_0, DT_Q4_K, DT_Q5_K, DT_Q6_K, DT_IQ4_NL, DT_IQ4_XS, DT_MXFP4};
-    const int rows = 7168 / by, cols = 2048;
-    float *x = bytes_new((size_t)4096 * (size_t)cols), *y = bytes_new((size_t)4096 * (size_t)rows);
+    static const enum dtype types[] = {DT_Q4_K, DT_Q6_K, DT_Q8_0, DT_IQ4_XS, DT_MXFP4, DT_Q5_K, DT_IQ4_NL, DT_Q4_0};
+    static const int tokens[] = {1, 4, 16, 32, 128, 512};
+    const int rows = 57344 / by, cols = 2048, most = by > 1 ? 32 : 512;
+    float *x = bytes_new((size_t)most * (size_t)cols * 4), *y = bytes_new((size_t)most * (size_t)rows * 4);
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         struct mat w = mat_new(rows, cols, types[i]);
-        printf("| %s, tokens: TFLOP/s |", dtype_name(types[i]));
-        for (int n = 32; n <= (by > 1 ? 32 : 512); n *= 4) {
-            double took = op_seconds(
+        printf("| %s, tokens: GB/s of weights, TFLOP/s |", dtype_name(types[i]));
+        for (size_t k = 0; k < sizeof tokens / sizeof *tokens && tokens[k] <= most; k++) {
+            const int n = tokens[k];
+            double took = op_seconds_among(
                 OP_LINEAR, &(union op_args){.linear = {.y = y, .x = x, .w = w, .n = n, .ldx = cols, .ldy = rows}});
-            printf(" %d: %.3g", n, 2.0 * n * rows * cols / took * 1e-12);
+            printf(" %d: %.0f, %.3g", n, (double)mat_bytes(&w) / took * 1e-9, 2.0 * n * rows * cols / took * 1e-12);
         }
         printf(" |\n");
+        fflush(stdout);
         gpu_free(g, (void *)w.data);
     }
     gpu_free(g, x), gpu_free(g, y);
+}
+/* Causal attention of a whole prompt in chunks, 32 heads of 128 over 4, keys in BF16: half of the pairs are visible. */
+static void prompts(int by) {
+    enum { HEADS = 32, KV_HEADS = 4, DIM = 128 };
+    const int chunk = 8192 / by;
+    for (int n = 2048 / by; n <= (by > 1 ? 2048 : 32768) / by; n *= 4) {
+        const size_t wide = (size_t)chunk * HEADS * DIM * 4, row = KV_HEADS * DIM * 2;
+        float *q = bytes_new(wide), *out = bytes_new(wide);
+        void *k = bytes_new((size_t)n * row), *v = bytes_new((size_t)n * row);
+        double took = 0;
+        for (int at = 0; at < n; at += chunk) {
+            const int rows = n - at < chunk ? n - at : chunk;
+            took += op_seconds(
+                OP_ATTENTION,
+                &(union op_args){.attention = {.out = out,
+                                               .q = q,
+                                               .k = {.data = k, .heads = KV_HEADS, .dim = DIM, .dtype = DT_BF16},
+                                               .v = {.data = v, .heads = KV_HEADS, .dim = DIM, .dtype = DT_BF16},
+                                               .n = rows,
+                                               .n_heads = HEADS,
+                                               .v_dim = DIM,
+                                               .ldq = HEADS * DIM,
+                                               .ldo = HEADS * DIM,
+                                               .q_pos0 = at,
+                                               .n_keys = at + rows,
+                                               .scale = 0.088f}});
+        }
+        printf("| attention of %d tokens, 32 heads over 4 | %.1f TFLOP/s | %.2f ms |\n", n,
+               2.0 * n * (double)n * HEADS * DIM / took * 1e-12, took * 1e3);
+        fflush(stdout);
+        gpu_free(g, q), gpu_free(g, out), gpu_free(g, k), gpu_free(g, v);
+    }
 }
 static void draft(int by) {
     enum { EXPERTS = 16, TOPK = 8 };
@@ -284,7 +335,8 @@ static void draft(int by) {
 static void operations(bool emulated) {
     printf("\n| operations of their own | | |\n|---|---|---|\n");
     expanded(emulated ? 64 : 1);
-    blocks(emulated ? 8 : 1);
+    blocks(emulated ? 64 : 1);
+    prompts(emulated ? 32 : 1);
     draft(emulated ? 8 : 1);
 }
 
