@@ -5,7 +5,8 @@
 #include <string.h>
 
 #define PROGRAMS(X) \
-    X(hearth) X(gpu_conform) X(gpu_timeline) X(gpu_graph) X(gpu_modes) X(gpu_driver) X(bench_device) X(bench_fill)
+    X(hearth) \
+    X(gpu_conform) X(gpu_timeline) X(gpu_graph) X(gpu_modes) X(gpu_driver) X(bench_device) X(bench_fill) X(bench_turns)
 #define DECLARE(name) int name##_main(int argc, char **argv);
 #define ROW(name)     {#name, name##_main},
 
