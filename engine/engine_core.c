@@ -133,6 +133,7 @@ static int open_runtime(struct engine *eng, struct error *e) {
         (rc = usage_profile_open(&eng->machine.usage, c, usage_dir, eng->weights.files.fingerprint, e)))
         return rc;
     eng->machine.expert_bytes = weights_expert_bytes(&eng->weights);
+    eng->machine.image_token = eng->info.image_token;
     eng->info.threads = pool_threads(eng->pool);
     eng->info.level = cpu_level_name(level);
     speeds_assume(eng, level);

@@ -44,6 +44,7 @@ struct runtime {
     struct values_trace *values;         /* trace of values; NULL: off */
     _Atomic uint64_t bytes_read;         /* weights read since opening; written by the engine thread */
     uint64_t expert_bytes;               /* bytes of one routed expert */
+    int32_t image_token;                 /* as in struct text_rows */
     struct weight_state weight_state;    /* weight states */
     struct nan_scan scan;                /* finds damaged weights before their first use */
     struct numa_copy *numa_copy;         /* weights copied per NUMA node; NULL: used as mapped */
@@ -73,7 +74,7 @@ struct prefill_job {
     const struct image_span *images;
     const float *const *features;
     int n_images, feature_floats;
-    int32_t image_token; /* stands for each of these tokens in hashes of n-grams */
+    int32_t image_token; /* as in struct text_rows */
     int turn_shift;      /* without images among tokens: added to positions where rows are rotated */
     /* [vocab] receives the logits of the last position */
     float *last_logits;
@@ -141,7 +142,7 @@ int prefill_mark_row(const struct prefill_job *j, int at, int n);
 void prefill_complete(struct prefill_job *j, int at, int n, const struct kv_state_step *state_step);
 /* Tokens [at, at + n) of a job. */
 static inline struct text_rows prefill_text(const struct prefill_job *j, int at, int n) {
-    return (struct text_rows){j->tokens + at, n, j->n_before + at};
+    return (struct text_rows){j->tokens + at, n, j->n_before + at, j->image_token};
 }
 /* ERR_RUNTIME: the n_before tokens before position pos are fewer than embeddings of n-grams depend on. */
 int exec_check_before(const struct config *c, int pos, int n_before, struct error *e);

@@ -70,7 +70,13 @@ int block_embed(struct exec *x, const struct weights *m, float *out, const int32
 struct text_rows {
     const int32_t *ids;
     int n, n_before;
+    int32_t image_token; /* stands for ids below 0, those of images, in n-grams before layers */
 };
+/* Writes the embeddings of the n-grams that end at the texts' rows, of all layers that have them, to out [all n,
+ * config_ngram_floats()], on the CPU executor: what a device, which holds no tables of n-grams, finds in w->ngrams.
+ * Uses w->ngram and w->ngram_rows. */
+int block_gather_ngrams(struct exec *x, const struct weights *m, struct work *w, float *out,
+                        const struct text_rows *texts, int n_texts);
 /* Averages the rows of block_embed(), out [all n, hidden], with the embeddings of the n-grams that end at them
  * (config.input_ngrams), on the CPU executor. A row has the same bits in any batch. Uses w->ngram and w->ngram_rows. */
 int block_embed_ngrams(struct exec *x, const struct weights *m, struct work *w, float *out,

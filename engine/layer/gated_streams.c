@@ -79,17 +79,9 @@ static int state_plane(const struct config *c, int layer) {
     return attention_of(c, layer)->cache_planes(c, layer, d);
 }
 
-/* Hashes rows [row, row + n) of the workspace from one state to another. */
-static int hash_rows(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
-                     const struct span *s, int row, int n, int from, int to) {
+struct op_ngram gated_streams_ngram_op(const struct config *c, const struct layer *y, int layer) {
     const struct ngram_config *g = config_ngram(c, layer);
-    const int plane = state_plane(c, layer);
-    struct op_ngram o = {.rows = w->ngram_rows + (size_t)row * (size_t)config_ngram_hashes(g),
-                         .tokens = w->tokens + row,
-                         .before = (const int32_t *)attention_state(s, layer, plane, from),
-                         .after = (int32_t *)attention_state(s, layer, plane, to),
-                         .n = n,
-                         .ids = (const int32_t *)y->ngram_ids,
+    struct op_ngram o = {.ids = (const int32_t *)y->ngram_ids,
                          .n_ids = c->ngram_numbers ? c->vocab : 0,
                          .passes_end = c->ngram_numbers,
                          .size = g->size,
@@ -97,6 +89,18 @@ static int hash_rows(struct exec *x, const struct config *c, const struct layer 
                          .end = c->ngram_end};
     for (int i = 0; i < NGRAM_MOST; i++) o.multiplier[i] = g->multiplier[i];
     for (int i = 0; i < NGRAM_HASHES_MOST; i++) o.vocab[i] = g->vocab[i], o.offset[i] = g->offset[i];
+    return o;
+}
+/* Hashes rows [row, row + n) of the workspace from one state to another. */
+static int hash_rows(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
+                     const struct span *s, int row, int n, int from, int to) {
+    const int plane = state_plane(c, layer);
+    struct op_ngram o = gated_streams_ngram_op(c, y, layer);
+    o.rows = w->ngram_rows + (size_t)row * (size_t)config_ngram_hashes(config_ngram(c, layer));
+    o.tokens = w->tokens + row;
+    o.before = (const int32_t *)attention_state(s, layer, plane, from);
+    o.after = (int32_t *)attention_state(s, layer, plane, to);
+    o.n = n;
     return x->ops->ngram(x, &o);
 }
 static int convolve_rows(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
@@ -123,10 +127,14 @@ int gated_streams_add_ngram(struct exec *x, const struct config *c, const struct
     const int all = stream_floats(c), streams = c->streams.n;
     if (!g) return 0;
     for (int i = 0; i < n_spans; i++) TRY(attention_advance_state(x, c, y, layer, w, &spans[i], hash_rows));
-    TRY(x->ops->embed(
-        x, &(struct op_embed){
-               .out = w->ngram, .ids = w->ngram_rows, .table = y->ngram_table, .n = n * config_ngram_hashes(g)}));
-    TRY(linear_exact(x, w->stream_norm, w->ngram, y->ngram_key, n));
+    const bool has_table = y->ngram_table.data;
+    const float *in = has_table ? w->ngram : w->ngrams + config_ngram_at(c, layer);
+    const int ld = has_table ? g->dim : config_ngram_floats(c);
+    if (has_table)
+        TRY(x->ops->embed(
+            x, &(struct op_embed){
+                   .out = w->ngram, .ids = w->ngram_rows, .table = y->ngram_table, .n = n * config_ngram_hashes(g)}));
+    TRY(block_linear_exact(x, w->stream_norm, all, in, ld, y->ngram_key, n));
     TRY(norm_streams(x, c, w, w->stream_norm, w->stream_norm, y->ngram_key_norm, n, 2 * layer));
     TRY(norm_streams(x, c, w, w->stream_gates, w->streams, y->ngram_query_norm, n, 2 * layer));
     TRY(x->ops->relate(x, &(struct op_relate){.out = w->post,
@@ -136,7 +144,7 @@ int gated_streams_add_ngram(struct exec *x, const struct config *c, const struct
                                               .heads = streams,
                                               .dim = c->hidden,
                                               .scale = (float)(1 / sqrt(c->hidden))}));
-    TRY(linear_exact(x, w->xn, w->ngram, y->ngram_value, n));
+    TRY(block_linear_exact(x, w->xn, c->hidden, in, ld, y->ngram_value, n));
     TRY(x->ops->fill(x, &(struct op_fill){.x = w->stream_norm, .n = n, .m = all}));
     TRY(x->ops->spread(x, &(struct op_spread){.streams = w->stream_norm,
                                               .x = w->xn,

@@ -36,7 +36,7 @@ static int add_rows(struct exec *x, const struct weights *m, struct work *w, flo
 int block_embed_ngrams(struct exec *x, const struct weights *m, struct work *w, float *out,
                        const struct text_rows *texts, int n_texts) {
     int n = 0;
-    for (int i = 0; i < n_texts && config_lookback(&m->config); i++)
+    for (int i = 0; i < n_texts && m->config.input_ngrams.size; i++)
         for (int at = 0; at < texts[i].n; at++) {
             hash_token(&m->config, &texts[i], at, w->ngram_rows + n++, BATCH_INVARIANT_ROWS);
             if (n < BATCH_INVARIANT_ROWS && (at + 1 < texts[i].n || i + 1 < n_texts)) continue;

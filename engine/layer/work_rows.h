@@ -36,7 +36,9 @@ ROW(float, mix, WORK_SCRATCH, mix_floats(c))
 /* gated streams and n-grams: [n, hidden] each */
 ROW(float, stream_norm, WORK_SCRATCH, stream_gate_floats(c))
 ROW(float, stream_gates, WORK_SCRATCH, stream_gate_floats(c))
-/* embeddings of n-grams; with config.input_ngrams of one hash */
+/* embeddings of n-grams of all layers (config_ngram_floats), for layers without their table */
+ROW(float, ngrams, WORK_INPUT, config_ngram_floats(c))
+/* embeddings of n-grams of a layer; with config.input_ngrams of one hash */
 ROW(float, ngram, WORK_SCRATCH, ngram_floats(c), .rows = ngram_batch)
 /* [rows, hashes] their rows of the table; with config.input_ngrams [hashes, rows] */
 ROW(int32_t, ngram_rows, WORK_SCRATCH, ngram_hashes(c), .rows = ngram_batch)

@@ -479,13 +479,26 @@ static inline const struct ngram_config *config_ngram(const struct config *c, in
 static inline int config_input_hashes(const struct config *c) {
     return c->input_ngrams.size ? (c->input_ngrams.size - 1) * c->input_ngrams.per : 0;
 }
-/* Tokens before a row that its embedding depends on. */
+/* Tokens before a row that its embedding depends on, or those of n-grams before layers. */
 static inline int config_lookback(const struct config *c) {
-    return c->input_ngrams.size ? c->input_ngrams.size - 1 : 0;
+    int most = c->input_ngrams.size;
+    for (int i = 0; i < CONFIG_NGRAMS_MOST; i++) most = c->ngram[i].size > most ? c->ngram[i].size : most;
+    return most ? most - 1 : 0;
 }
-/* Tokens before the row at position pos that its embedding depends on: fewer at the start of a text. */
+/* The same for the row at position pos: fewer at the start of a text. */
 static inline int config_lookback_at(const struct config *c, int pos) {
     return pos < config_lookback(c) ? pos : config_lookback(c);
+}
+/* Numbers per token of the embeddings of n-grams of layers, all after one another; where those of a layer begin. */
+static inline int config_ngram_floats(const struct config *c) {
+    int sum = 0;
+    for (int i = 0; i < CONFIG_NGRAMS_MOST; i++) sum += c->ngram[i].dim;
+    return sum;
+}
+static inline int config_ngram_at(const struct config *c, int layer) {
+    int sum = 0;
+    for (int i = 0; i + 1 < c->layer[layer].ngram; i++) sum += c->ngram[i].dim;
+    return sum;
 }
 static inline int config_ngram_hashes(const struct ngram_config *g) { return (g->size - 1) * g->per; }
 /* with zeros between the published ones */

@@ -185,7 +185,7 @@ static int begin_turn(struct session *s, struct error *e) {
         .n_before = before,
         .images = s->images,
         .n_images = s->n_images,
-        .image_token = eng->tower ? eng->tower->config.image_token : 0,
+        .image_token = eng->machine.image_token,
         .features = image_queue_features(s),
         .feature_floats = eng->tower ? tower_row_floats(eng->tower) : 0,
         .turn_shift = image_queue_features(s) ? 0 : s->turn_shift,

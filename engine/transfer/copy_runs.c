@@ -21,6 +21,7 @@ static int list_ranges(const struct param *list, int n, const void *src, void *v
     struct collect found = {out, 0};
     for (int i = 0; i < n; i++) {
         const struct param *p = &list[i];
+        if (p->stays_on_host) continue;
         if (!p->cols) {
             float **v = params_vector(view, p);
             *v = *params_vector(src, p);

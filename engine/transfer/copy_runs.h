@@ -23,7 +23,7 @@ int copy_runs_merge(struct copy_range *r, int n, struct copy_run *runs, size_t *
 size_t copy_ranges_bytes(struct copy_range *r, int n);
 /* Copies the fields of these modules from src to view, both struct layer (MODULE_EXPERT: struct expert), and lists
  * their host memory in out [COPY_RANGES_MAX], with the addresses of the pointers in view, which the caller then points
- * to device memory. Returns the number of ranges. */
+ * to device memory. Leaves out what stays on the host. Returns the number of ranges. */
 enum { COPY_RANGES_MAX = 3 * PARAMS_MAX };
 int copy_ranges_list(const struct config *c, int layer, unsigned modules, const void *src, void *view,
                      struct copy_range *out);

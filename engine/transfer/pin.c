@@ -81,7 +81,7 @@ static size_t table_bytes(const struct gpu *g, const struct weights *w, const st
     size_t sum = 0;
     for (size_t at = 0, n; at < bytes; at += n) {
         n = extent_bytes(g, r->at + at, bytes - at);
-        if (weights_is_input_table(w, r->at + at, n)) sum += n;
+        if (weights_is_ngram_table(w, r->at + at, n)) sum += n;
     }
     return sum;
 }
@@ -233,7 +233,7 @@ static void lay_out_extents(struct pin *p) {
         for (size_t at = 0, n; at < bytes; at += n) {
             n = extent_bytes(p->gpu, r.at + at, bytes - at);
             if (p->extents) p->extents[p->n_extents].at = r.at + at, p->extents[p->n_extents].bytes = n;
-            if (p->extents) p->extents[p->n_extents].is_table = weights_is_input_table(p->w, r.at + at, n);
+            if (p->extents) p->extents[p->n_extents].is_table = weights_is_ngram_table(p->w, r.at + at, n);
             p->n_extents++;
         }
     }

@@ -64,7 +64,8 @@ static int add_tensors(struct nan_scan *s, struct batch *b, int layer, unsigned 
     struct param list[PARAMS_MAX];
     int rc = 0;
     for (int i = 0, n = params_list(&s->w->config, layer, modules, list); i < n && !rc; i++) {
-        if (!list[i].cols || params_mat(base, &list[i])->dtype != DT_E4M3) continue;
+        /* of a table of n-grams a token reads a few rows: whatever they hold shows in the layer */
+        if (!list[i].cols || list[i].stays_on_host || params_mat(base, &list[i])->dtype != DT_E4M3) continue;
         b->m[b->n++] = params_mat(base, &list[i]);
         if (b->n == MAX_MATS) rc = flush_batch(s, b, e);
     }

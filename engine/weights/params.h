@@ -220,7 +220,9 @@ struct param {
     bool optional;       /* may be absent from a checkpoint */
     /* a matrix stored as [cols, rows], which is transposed at load time; its slice is of the transposed tensor */
     bool is_transposed;
-    bool is_table;  /* a token reads single rows */
+    bool is_table; /* a token reads single rows */
+    /* no executor but the CPU has the matrix: copies of its layer leave it out (block_gather_ngrams) */
+    bool stays_on_host;
     int used_of[2]; /* a token reads used_of[0] of used_of[1] equal parts of the matrix; {0, 0}: all */
     int rows, cols; /* cols 0: a vector, float32 once loaded; else a struct mat */
     struct tensor_slice slice;

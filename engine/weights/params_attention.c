@@ -59,7 +59,8 @@ static void list_ngram(const struct config *c, int layer, unsigned modules, stru
                               values = {.total_rows = keys.total_rows, .first = fused ? wide : 0, .step = fused};
     const struct row rows[] = {
         {{OF(layer, ngram_table, ngram_table, ATTENTION), .suffix = ".weight", .rows = g.rows,
-          .cols = g.dim / config_ngram_hashes(&g), .parts = g.parts > 1 ? g.parts : 0, .is_table = true},
+          .cols = g.dim / config_ngram_hashes(&g), .parts = g.parts > 1 ? g.parts : 0, .is_table = true,
+          .stays_on_host = true},
          true},
         MAT_IN(keys, layer, ngram_key, ngram_key, ".weight", ATTENTION, wide, g.dim, true),
         MAT_IN(values, layer, ngram_value, ngram_value, ".weight", ATTENTION, hidden, g.dim, true),

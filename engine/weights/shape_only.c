@@ -63,7 +63,8 @@ static void layout_all(struct weights *w, char **at, const struct known_format *
     w->rope_mscale[0] = w->rope_mscale[1] = 1;
     for (int l = 0; l < c->n_layers; l++) {
         struct layer *y = &w->layers[l];
-        w->bytes_dense += layout_modules(at, c, MODULE_LAYER, y, l, f);
+        w->bytes_dense += layout_modules(at, c, MODULE_LAYER, y, l, f) - mat_bytes(&y->ngram_table);
+        w->bytes_embed += mat_bytes(&y->ngram_table);
         y->dense.glu = config_glu(c, l, false);
         for (int k = 0; k < c->n_experts && y->experts; k++) {
             w->bytes_routed += layout_modules(at, c, MODULE_EXPERT, &y->experts[k], l, f);

@@ -36,16 +36,22 @@ void weights_close(struct weights *w) {
     *w = (struct weights){0};
 }
 
-bool weights_is_input_table(const struct weights *w, const uint8_t *at, size_t bytes) {
+bool weights_is_ngram_table(const struct weights *w, const uint8_t *at, size_t bytes) {
     for (int k = 0; k < config_input_hashes(&w->config); k++) {
         const uint8_t *table = w->ngram_table[k].data;
         if (at >= table && at + bytes <= table + mat_span(&w->ngram_table[k])) return true;
+    }
+    for (int i = 0; i < w->config.n_layers; i++) {
+        const struct mat *m = &w->layers[i].ngram_table;
+        const uint8_t *table = m->data;
+        if (table && at >= table && at + bytes <= table + mat_span(m)) return true;
     }
     return false;
 }
 size_t weights_needed_bytes(const struct weights *w) {
     size_t bytes = w->files.bytes - w->bytes_skipped;
     for (int k = 0; k < config_input_hashes(&w->config); k++) bytes -= mat_bytes(&w->ngram_table[k]);
+    for (int i = 0; i < w->config.n_layers; i++) bytes -= mat_bytes(&w->layers[i].ngram_table);
     return bytes;
 }
 size_t weights_expert_bytes(const struct weights *w) {
@@ -87,18 +93,12 @@ static size_t idle_value_bytes(const struct weights *w) {
                 mat_bytes(&w->layers[i].v) / (size_t)c->n_value_experts * (size_t)(c->n_value_experts - c->value_topk);
     return sum;
 }
-/* Bytes of the layers' tables of n-grams, of which a token reads a few rows. */
-static size_t table_bytes(const struct weights *w) {
-    size_t sum = 0;
-    for (int i = 0; i < w->config.n_layers; i++) sum += mat_bytes(&w->layers[i].ngram_table);
-    return sum;
-}
 size_t weights_token_bytes(const struct weights *w) {
     const struct config *c = &w->config;
     size_t routed = c->n_experts ? w->bytes_routed / (size_t)c->n_experts * (size_t)c->topk : 0;
     for (int i = 0; i < c->n_layers; i++)
         routed += c->layer[i].moe && c->layer[i].pass ? weights_expert_bytes(w) * (size_t)c->topk : 0;
-    return routed + w->bytes_dense - idle_value_bytes(w) - table_bytes(w) + mat_bytes(&w->head);
+    return routed + w->bytes_dense - idle_value_bytes(w) + mat_bytes(&w->head);
 }
 
 uint64_t weights_token_flops(const struct weights *w) {

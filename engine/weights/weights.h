@@ -69,7 +69,7 @@ struct weights_range {
     bool is_file;
 } weights_range(const struct weights *w, int i);
 /* Whether the range is within a table of n-grams, whose rows only the CPU reads. */
-bool weights_is_input_table(const struct weights *w, const uint8_t *at, size_t bytes);
+bool weights_is_ngram_table(const struct weights *w, const uint8_t *at, size_t bytes);
 void weights_close(struct weights *w);
 /* Reads every byte of the tensors and looks for NaN and infinities in weights and scales. ERR_MODEL names the file, and
  * the first tensor, row and column. The callback gets the fraction done, 0..1; a non-zero return cancels. */

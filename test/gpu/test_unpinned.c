@@ -173,7 +173,7 @@ static void check_tables(const char *dir, const char *gpus) {
     pin_start(p);
     for (double end = clock_now() + 60; !pin_is_done(p) && clock_now() < end;) usleep(1000);
     for (size_t at = 0; at < m->size; at += 4096) { /* pieces */
-        const bool is_table = weights_is_input_table(&w, m->data + at, 4096);
+        const bool is_table = weights_is_ngram_table(&w, m->data + at, 4096);
         tables += is_table ? 4096 : 0;
         if (emu_is_pinned(m->data + at, 4096) == is_table)
             failed++, printf("FAIL: %s: byte %zu is %s\n", gpus, at, is_table ? "pinned" : "not pinned");

@@ -130,7 +130,9 @@ static void test_views(void **state) {
             int host, there, a, b;
             if (config_is_bare(&w.config, i)) continue; /* has one tensor, of its attention module */
             look(&w.config, i, MODULE_LAYER, y, &whole, sizeof whole, &host, &there);
-            assert_int_equal(host, there + !!y->experts); /* every tensor except the array of routed experts */
+            /* every tensor except the array of routed experts, and a table of n-grams, which stays on the host */
+            assert_int_equal(host, there + !!y->experts + !!y->ngram_table.data);
+            assert_null(whole.ngram_table.data);
             look(&w.config, i, MODULE_ATTENTION, y, &attention, sizeof attention, &host, &a);
             look(&w.config, i, MODULE_FFN, y, &ffn, sizeof ffn, &host, &b);
             assert_int_equal(a + b, there);
@@ -189,6 +191,14 @@ static void test_tables(void **state) {
             .data = &w, .rows = (int)(4 * half / (2 * COLS)), .cols = COLS, .row_step = 1, .dtype = DT_BF16};
     assert_true(weights_needed_bytes(&w) >= half && weights_needed_bytes(&w) < half + 4 * COLS);
     assert_false(disk_prefetch_is_needed(&w));
+    /* A table of a layer: the dense weights' bytes are without it. */
+    struct layer y = {.ngram_table = w.ngram_table[0]};
+    y.ngram_table.stride = 2 * COLS;
+    struct weights l = {.config.n_layers = 1, .layers = &y, .files.bytes = 5 * half, .bytes_dense = half};
+    assert_true(weights_needed_bytes(&l) >= half && weights_needed_bytes(&l) < half + 4 * COLS);
+    assert_int_equal(weights_token_bytes(&l), half);
+    assert_true(weights_is_ngram_table(&l, y.ngram_table.data, 4096));
+    assert_false(weights_is_ngram_table(&l, (const uint8_t *)y.ngram_table.data + mat_span(&y.ngram_table), 4096));
 }
 
 int main(void) {

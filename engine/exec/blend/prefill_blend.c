@@ -74,12 +74,13 @@ static int open_devices(struct blend *b, const struct prefill_job *j, struct err
     return rc;
 }
 
-/* Whether the host needs a buffer: for experts, for the stream at the ends of a batch, or to move rows between
- * devices. */
+/* Whether the host needs a buffer: for experts, for the stream at the ends of a batch, to move rows between devices, or
+ * for embeddings of n-grams. */
 static bool is_on_host(const struct blend *b, const struct work_row *k) {
     const struct config *c = b->s->c;
     const bool is_moved = k->reads && (b->s->n_dev > 1 || k->reads(c, c->n_layers));
-    return (is_moved || k->life == WORK_ROUTED || k->life == WORK_EXPERTS) && work_row_bytes(k, c);
+    const bool is_sent = k->at == offsetof(struct work, ngrams); /* gathered here */
+    return (is_moved || is_sent || k->life == WORK_ROUTED || k->life == WORK_EXPERTS) && work_row_bytes(k, c);
 }
 static int open_host_buffers(struct blend *b, const struct prefill_job *j, struct error *e) {
     const struct config *c = b->s->c;
@@ -300,6 +301,7 @@ static int begin_batch(struct blend *b, struct prefill_job *j) {
         const struct text_rows text = prefill_text(j, b->at, b->n);
         TRY(block_embed(m->cpu, m->w, b->host.x, text.ids, text.n));
         TRY(block_embed_ngrams(m->cpu, m->w, m->prefill_work, b->host.x, &text, 1));
+        TRY(block_gather_ngrams(m->cpu, m->w, m->prefill_work, b->host.ngrams, &text, 1));
     }
     for (int i = 0; i < b->n_dev; i++) {
         struct blend_device *p = &b->dev[i];
@@ -308,6 +310,9 @@ static int begin_batch(struct blend *b, struct prefill_job *j) {
         TRY(gpu_fill(main, (void *)p->work.first_bad, 0xff, 4));
         TRY(gpu_copy(main, p->work.pos, b->pos, (size_t)b->n * 4, GPU_H2D));
         TRY(gpu_copy(main, p->work.tokens, tokens, (size_t)b->n * 4, GPU_H2D));
+        if (b->host.ngrams)
+            TRY(gpu_copy(main, p->work.ngrams, b->host.ngrams, (size_t)b->n * (size_t)config_ngram_floats(s->c) * 4,
+                         GPU_H2D));
         TRY(block_rope(gpu_stream_exec(main), m->w, &p->work, b->n, j->pos + j->n));
         if (p->d != decode_device_of(s, 0)) continue;
         TRY(gpu_copy(main, p->work.x, b->host.x, (size_t)b->n * (size_t)s->c->hidden * 4, GPU_H2D));

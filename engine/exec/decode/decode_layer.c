@@ -197,6 +197,21 @@ int decode_layer_advance(struct decode *s, struct decode_micro_batch *m, int aft
     return after + 1 < s->n_resident ? device_attention(s, m, after + 1, total) : 0;
 }
 
+/* Whether a layer of the device adds embeddings of n-grams. */
+static bool adds_ngrams(const struct decode_device *d) {
+    for (int l = d->first; l < d->last; l++)
+        if (config_ngram(d->s->c, l)) return true;
+    return false;
+}
+/* Gathers the embeddings of n-grams of the devices' rows, whose tables stay on the host. */
+static int gather_ngrams(struct decode *s, struct decode_micro_batch *m) {
+    bool any = false;
+    for (int i = 0; i < s->n_dev && m->n_dev; i++) any |= adds_ngrams(&s->dev[i]);
+    if (!any || s->cpu_queue) return 0;
+    for (int i = 0; i < m->n_dev_spans; i++) m->texts[i].image_token = s->m->image_token;
+    return block_gather_ngrams(s->m->cpu, s->m->w, &m->host, m->host.ngrams, m->texts, m->n_dev_spans);
+}
+
 /* Uploads rows and positions, and resets the non-finite mark. */
 int decode_layer_begin(struct decode *s, struct decode_micro_batch *m, int total) {
     m->queued_layers = 0;
@@ -206,12 +221,16 @@ int decode_layer_begin(struct decode *s, struct decode_micro_batch *m, int total
         for (int i = 0; i < (s->is_tensor_parallel ? s->n_dev : 1); i++)
             TRY(gpu_timeline_wait(m->cpu_done, m->n_awaited, s->dev[i].main));
     }
+    TRY(gather_ngrams(s, m));
     for (int i = 0; i < s->n_dev && m->n_dev; i++) {
         struct decode_device *d = &s->dev[i];
         struct work *w = decode_device_work(d, m);
         TRY(gpu_fill(d->main, (void *)w->first_bad, 0xff, 4));
         TRY(gpu_transfer(d->main, w->pos, m->host.pos, (size_t)m->n_dev * 4, GPU_H2D));
         TRY(gpu_transfer(d->main, w->tokens, m->host.tokens, (size_t)m->n_dev * 4, GPU_H2D));
+        if (adds_ngrams(d))
+            TRY(gpu_copy(d->main, w->ngrams, m->host.ngrams, (size_t)m->n_dev * (size_t)config_ngram_floats(s->c) * 4,
+                         GPU_H2D));
         if (w->seq_length) TRY(gpu_transfer(d->main, w->seq_length, m->host.seq_length, (size_t)m->n_dev * 4, GPU_H2D));
         TRY(block_rope(decode_device_exec(d), s->m->w, w, m->n_dev, 0));
         TRY(decode_graph_begin(d, m, total));

@@ -45,6 +45,17 @@ static int embed_prompt(void *ctx, float *out, int row, int n) {
     return s->m->run_on_engine(s->m->owner, embed_rows, &(struct cpu_rows){.s = s, .out = out, .row = row, .n = n});
 }
 
+static int gather_rows(void *arg) {
+    struct cpu_rows *r = arg;
+    r->s->m->cpu->cancel = r->s->j->cancel;
+    const struct text_rows text = prefill_text(r->s->j, r->row, r->n);
+    return block_gather_ngrams(r->s->m->cpu, r->s->m->w, r->s->m->prefill_work, r->out, &text, 1);
+}
+static int gather_ngrams(void *ctx, float *out, int row, int n) {
+    struct slp_state *s = ctx;
+    return s->m->run_on_engine(s->m->owner, gather_rows, &(struct cpu_rows){.s = s, .out = out, .row = row, .n = n});
+}
+
 static int run_head_rows(void *arg) {
     struct cpu_rows *r = arg;
     return prefill_head(r->s->m, r->s->j, r->x, 0, r->row, r->n, r->s->logits, &r->s->cpu_error);
@@ -114,6 +125,7 @@ static void *slp_thread(void *arg) {
                           .n = s->j->n,
                           .tokens = s->j->tokens,
                           .embed = embed_prompt,
+                          .gather_ngrams = gather_ngrams,
                           .on_rows = report_rows,
                           .check_weights = scan_weights,
                           .is_fp8 = prefill_is_fp8(s->m, s->j),

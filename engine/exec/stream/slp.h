@@ -54,6 +54,8 @@ struct slp_job {
     const int32_t *tokens;           /* [n]; NULL in virtual time */
     /* Writes the embeddings of new tokens row .. row + n to out [n, hidden]; NULL in virtual time. */
     int (*embed)(void *ctx, float *out, int row, int n);
+    /* Likewise their embeddings of n-grams of all layers, [n, config_ngram_floats()]. */
+    int (*gather_ngrams)(void *ctx, float *out, int row, int n);
     /* Receives n final residual rows starting at `row`, which is at least `first`. NULL: not wanted. */
     int (*on_rows)(void *ctx, const float *x, int row, int n);
     int first_row;

@@ -253,7 +253,28 @@ static int upload_merge_weights(struct slp_rank *r, struct error *e) {
     return rc;
 }
 
-/* Uploads embeddings, tokens, positions and frequencies, in pieces through a host buffer. */
+/* Uploads the embeddings of n-grams of n rows of a stripe from row `at` on, in pieces through a host buffer of `floats`
+ * numbers. */
+static int upload_ngrams(struct slp_rank *r, const struct stripe *s, int at, int n, float *buf, size_t floats,
+                         struct error *e) {
+    const struct slp_job *j = r->p->job;
+    const size_t width = (size_t)config_ngram_floats(r->p->c);
+    int rc = 0;
+    if (!width) return 0;
+    const int most = (int)(floats / width);
+    for (int k = 0, rows; k < n && !rc; k += rows) {
+        rows = n - k < most ? n - k : most;
+        if (!j->set->spec.is_virtual && (rc = j->gather_ngrams(j->ctx, buf, s->first + at + k, rows)))
+            return error_set(e, rc, "the embeddings of the prompt's n-grams failed");
+        rc = gpu_copy(r->compute_stream, r->rows.ngrams + (size_t)(s->row + at + k) * width, buf,
+                      (size_t)rows * width * 4, GPU_H2D);
+        if (!rc && !j->set->spec.is_virtual) rc = gpu_stream_sync(r->compute_stream);
+    }
+    return rc;
+}
+
+/* Uploads embeddings, tokens, positions and frequencies, in pieces through a host buffer of rows * hidden numbers and
+ * what one row of n-grams has. */
 static int upload_inputs(struct slp_rank *r, float *buf, int rows, struct error *e) {
     struct slp_run *p = r->p;
     const struct slp_job *j = p->job;
@@ -265,6 +286,8 @@ static int upload_inputs(struct slp_rank *r, float *buf, int rows, struct error 
         for (int at = 0; at < r->stripe[i].n && !rc; at += rows) {
             const struct stripe *s = &r->stripe[i];
             int n = s->n - at < rows ? s->n - at : rows;
+            if ((rc = upload_ngrams(r, s, at, n, buf, (size_t)rows * hidden + (size_t)config_ngram_floats(p->c), e)))
+                return rc;
             if (j->set->spec.is_virtual) {
                 rc = gpu_copy(r->compute_stream, r->rows.x + (size_t)(s->row + at) * hidden, buf,
                               (size_t)n * hidden * 4, GPU_H2D);
@@ -403,7 +426,7 @@ int slp_prefill(const struct slp_job *j, struct slp_stats *stats, struct error *
     pthread_mutex_init(&p->lock, NULL);
     cond_init(&p->cond);
     int rc = 0;
-    if (!(buf = mem_alloc((size_t)rows * ((size_t)p->c->hidden * 4 + 4))))
+    if (!(buf = mem_alloc((size_t)rows * ((size_t)p->c->hidden * 4 + 4) + (size_t)config_ngram_floats(p->c) * 4)))
         rc = error_set(e, ERR_MEMORY, "no memory for a prefill");
     if (!rc && (j->trace_path || j->merge_into) && !(p->trace = trace_open()))
         rc = error_set(e, ERR_MEMORY, "no memory for a trace");
