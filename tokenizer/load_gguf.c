@@ -100,6 +100,7 @@ static const struct gguf_pretok {
      SPLIT(CONTRACTIONS "|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?[\\\\p{L}\\\\p{M}]+|\\\\p{N}| "
                         "?[^\\\\s\\\\p{L}\\\\p{M}\\\\p{N}]+[\\\\r\\\\n]*|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+"),
      true, false, false},
+    {"minicpm5", SPLIT("\\\\p{N}{1,3}") WORDS("\\\\p{L}", "\\\\p{N}+"), false, true, false},
     {"tekken", CASES("", "\\\\p{N}"), false, true, true},
     {"gpt-4o", CASES(CONTRACTIONS "?", "\\\\p{N}{1,3}"), false, true, false},
     {"llama4", CASES(CONTRACTIONS "?", "\\\\p{N}{1,3}"), false, true, false},

@@ -181,6 +181,19 @@ def old_files(tmp):
         check(b"May 2024" in p.stderr, "a warning", p.stderr)
 
 
+def minicpm5(tmp):
+    """Three digits at a time, and a word that is a token is one, though no merge makes it."""
+    file = os.path.join(tmp, "minicpm5.gguf")
+    names, merges = gguf_pair.vocabulary(0)[0][:256] + ["12", "34", "123", "a1", "'s", "hi", "!!", "<s>"], ["1 2", "3 4", "12 3", "a 1", "! !"]
+    gguf_formats.write(file, {"general.architecture": "llama", "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "minicpm5", "tokenizer.ggml.tokens": names,
+                              "tokenizer.ggml.merges": merges, "tokenizer.ggml.token_type": [1] * (len(names) - 1) + [3]}, [])
+    p = subprocess.run([HEARTH, "-m", file, "--tokenize"], input=b"a1234's hi hi!!", capture_output=True, timeout=60)
+    got = [names[i] for i in json.loads(p.stdout)] if not p.returncode else p.stderr
+    check(got == ["a", "123", "4", "'s", "\u0120", "h", "i", "\u0120", "h", "i", "!!"], "the pre-tokenizer of MiniCPM5", got)
+    p = subprocess.run([HEARTH, "-m", file, "--tokenize"], input=b"hi", capture_output=True, timeout=60)
+    check(p.returncode == 0 and json.loads(p.stdout) == [names.index("hi")], "a word that is a token", p.stdout)
+
+
 def repeated(tmp):
     """Several ids with one text: text becomes the user-defined one or the lowest, and all have their bytes."""
     file = os.path.join(tmp, "repeated.gguf")
@@ -271,6 +284,7 @@ def main():
         sentencepiece(tmp)
         plain_tokens(tmp)
         old_files(tmp)
+        minicpm5(tmp)
         repeated(tmp)
         rotations(tmp)
         places(tmp)

@@ -215,6 +215,8 @@ change("serve-memory", "--status omits the memory of prompts", "e2e_serve_place"
 change("resident-place", "a socket in somebody else's directory is used", "e2e_serve_place", ("cli/server/resident.c", "if (!access(path, F_OK) && !dir_is_private(path)) return refuse_shared_dir(path, e);", ""))
 change("resident-build", "the program attaches to an engine of another build", "e2e_serve_place", ("cli/remote/remote.c", "matches && !json_strings_equal(json_get(&status, \"build\"), &own_build)", "matches && !json_strings_equal(&own_build, &own_build)"))
 change("template-blank", "a template without text renders prompts", "unit_chat", ("tokenizer/chat/chat_template.c", "return blank == n ? 0 : jinja_parse", "return jinja_parse"))
+change("calls-cdata", "a value in CDATA is as it stands", "unit_tools", ("tokenizer/chat/tool_calls_tags.c", "if (e->have_cdata && markup_take_before", "if (0 && markup_take_before"))
+change("gguf-minicpm5", "a word of MiniCPM5 that is a token is merged", "e2e_gguf", ("tokenizer/load_gguf.c", '"\\\\\\\\p{N}+"), false, true, false}', '"\\\\\\\\p{N}+"), false, false, false}'))
 change("calls-embedded", "a value ends at the first tag that looks like its end", "unit_tools", ("tokenizer/chat/tool_calls_tags.c", "!markup_starts_with(then, close)) continue;", "0) continue;"))
 change("calls-embedded-stream", "a stream sends a value that may go on", "unit_tools", ("tokenizer/chat/tool_stream.c", "    if (is_sure && t->ended) return", "    if (t->ended) return"))
 change("calls-any-of", "anyOf in a parameter's schema says nothing", "unit_tools", ("tokenizer/chat/tool_calls_values.c", "json_get(schema, \"anyOf\"), false, depth, parts)", "NULL, false, depth, parts)"))

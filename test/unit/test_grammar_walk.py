@@ -31,9 +31,9 @@ FORMS = {"glm": "{{ tools }}<tool_call><arg_key>", "glm4.7": "{{ tools }}<tool_c
          "mistral": "{{ tools }}[TOOL_CALLS][ARGS]", "mistral-ids": "{{ tools }}[TOOL_CALLS][CALL_ID][ARGS]", "nemotron": "{{ tools }}<TOOLCALL>", "apriel": "{{ tools }}<tool_calls>[",
          "minimax-m1": "{{ tools }}<beginning_of_sentence><tool_calls>", "solar": "{{ tools }}<|begin|>assistant<|tool_calls|><|tool_call:begin|>", "gigachat": "{{ tools }}<|function_call|>",
          "kimi-k3": "{{ tools }}{{ '<|open|>' ~ tag ~ '<|sep|>' }}", "gigachat3.5": "{{ tools }}｜GCML｜{{ 'tool_calls>' }}",
-         "step3": "{{ tools }}<｜tool_calls_begin｜><steptml:invoke", "pangu": "{{ tools }}[unused11]"}
+         "step3": "{{ tools }}<｜tool_calls_begin｜><steptml:invoke", "pangu": "{{ tools }}[unused11]", "minicpm5": '{{ tools }}<function name="f"><param name="k">'}
 JSON_ARGUMENTS = ("hermes", "cohere", "mistral", "mistral-ids", "nemotron", "apriel", "minimax-m1", "solar", "gigachat", "kimi-k3", "pangu")  # may also have keys that tags cannot
-TAGS = {"type": "string", "pattern": "^(a|<|</arg_value>|</parameter>|</｜DSML｜parameter>|</｜GCML｜parameter>|</steptml:parameter>|</tool_call>|</function>|</minimax:tool_call>|</longcat_arg_value>|</arg_value:opensource>|</seed:tool_call>|</?){1,6}$"}  # many ends of values
+TAGS = {"type": "string", "pattern": "^(a|<|</arg_value>|</parameter>|</param>|</｜DSML｜parameter>|</｜GCML｜parameter>|</steptml:parameter>|</tool_call>|</function>|</minimax:tool_call>|</longcat_arg_value>|</arg_value:opensource>|</seed:tool_call>|</?){1,6}$"}  # many ends of values
 ARGUMENTS = {  # schemas of a tool's arguments; those of VALID are added
     "none": {"type": "object", "additionalProperties": False}, "any": {"type": "object"}, "open": {"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": TAGS},
     "tags": {"type": "object", "properties": {"a": TAGS, "b": {"type": "array", "items": TAGS, "minItems": 3}, "c": {**TAGS, "pattern": "</?a"}, "d": {"type": "object", "additionalProperties": TAGS, "properties": {"</a": TAGS}}}, "required": ["a", "b", "c"]},

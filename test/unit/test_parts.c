@@ -66,6 +66,10 @@ static const struct {
     {"{{ '<' ~ '｜GCML｜' ~ 'tool_calls>' }}", "", "a<｜GCML｜tool_calls>\nf</｜GCML｜tool_calls>",
      "T:a|C:<｜GCML｜tool_calls>\nf</｜GCML｜tool_calls>"},
     {"{{ '｜GCML｜' }}", "", "a<｜GCML｜tool_calls>", "T:a<｜GCML｜tool_calls>"},
+    /* MiniCPM5 */
+    {"<function name=\"f\"><param name=\"k\">", "",
+     "<think>\nhm\n</think>\n\nyes\n<function name=\"f\"></function>\n<function name=\"g\"></function>",
+     "T:<think>\nhm\n</think>\n\nyes\n|C:<function name=\"f\"></function>|T:\n|C:<function name=\"g\"></function>"},
     /* Step3 */
     {"<｜tool_calls_begin｜>", "", "a<｜tool_calls_begin｜>\nf<｜tool_calls_end｜>",
      "T:a|C:<｜tool_calls_begin｜>\nf<｜tool_calls_end｜>"},

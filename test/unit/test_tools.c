@@ -186,6 +186,14 @@ static void test_tags_in_values(void **state) {
     check("<minimax:tool_call>\n<invoke name=\"weather\">\n<parameter name=\"city\">a</parameter>b > c</parameter>\n"
           "</invoke>\n</minimax:tool_call>",
           "weather({\"city\": \"a</parameter>b > c\"})");
+    check("<function name=\"weather\"><param name=\"city\">\n<![CDATA[a</param>\n<param name=\"days\">4</param>]]>\n"
+          "</param><param name=\"days\">3</param></function>",
+          "weather({\"city\": \"a</param>\\n<param name=\\\"days\\\">4</param>\", \"days\": 3})");
+    check("<function name=\"weather\"><param name=\"city\">a</param>b]]></param></function>",
+          "weather({\"city\": \"a</param>b]]>\"})");
+    check("<minimax:tool_call><invoke name=\"weather\"><parameter name=\"city\"><![CDATA[a]]></parameter></invoke></"
+          "minimax:tool_call>",
+          "weather({\"city\": \"<![CDATA[a]]>\"})");
     /* a tag that is written twice, and line ends that are left out */
     check("<tool_call>\n<function=weather>\n<parameter=city>Bern</parameter>\n</parameter>\n<parameter=days>3</"
           "parameter></function></tool_call>",
@@ -201,6 +209,9 @@ static void test_markup(void **state) {
     check("<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Bern</arg_value>\n<arg_key>days</"
           "arg_key>\n<arg_value>3</arg_value>\n</tool_call>",
           one); /* GLM */
+    check("<function name=\"weather\"><param name=\"city\">Bern</param><param name=\"days\">3</param></function>", one);
+    check("<function name=\"a\"><param name=\"x\"><![CDATA[1]]></param></function>\n<function name=\"b\"></function>",
+          "a({\"x\": 1}) b({})"); /* MiniCPM5 */
     check("<tool_call>\n<function=weather>\n<parameter=city>\nBern\n</parameter>\n<parameter=days>\n3\n</parameter>\n</"
           "function>\n</tool_call>",
           one); /* Qwen3-Coder */
@@ -474,6 +485,8 @@ static void test_no_calls(void **state) {
                                         "<｜tool▁call▁begin｜>a",
 
                                         "<minimax:tool_call><invoke>",
+                                        "<function name=\"a\"><param>1</param></function>",
+                                        "<function name=\"a\">",
                                         "<tool_call>{\"name\": \"a\", \"arguments\": [1]}</tool_call>"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) check(texts[i], "?");
 }

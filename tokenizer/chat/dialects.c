@@ -138,6 +138,10 @@ static const struct dialect dialects[] = {
     {INVOKES("<minimax:tool_call>", "</minimax:tool_call>", "", "<minimax:tool_call>\n", "</minimax:tool_call>",
              "<invoke name=\"", "\">\n", "</invoke>\n", "", "<parameter name=\"", "\">", NULL, "</parameter>\n"),
      HAS("<minimax:tool_call>", "<invoke name=")},
+    /* MiniCPM5 */
+    {CALLS("<function name=\"", "</function>", tool_calls_parse_functions, "", "", "<function name=\"", "\">",
+           "</function>", "\n", "<param name=\"", "\">", NULL, "</param>"),
+     HAS("<function name=\"", "<param name=\"")},
     {JSON_TAGS(LONGCAT "tool_call"), LACKS("<arg_key>", "<function=")},
     {JSON_TAGS("tool_call"), LACKS("<arg_key>", "<function=", "<invoke")}, /* Qwen, Hermes */
     {DEEPSEEK("", "<｜tool▁sep｜>", "", ""), LACKS("```json")},            /* V3.1 */

@@ -89,7 +89,7 @@ const struct dialect *dialects_first(struct markup_range t);
 dialect_parser tool_calls_parse_json, tool_calls_parse_deepseek, tool_calls_parse_kimi, tool_calls_parse_gpt_oss,
     tool_calls_parse_mistral, tool_calls_parse_gigachat, tool_calls_parse_solar, tool_calls_parse_llama;
 /* tool_calls_tags.c: arguments in tags */
-dialect_parser tool_calls_parse_tagged, tool_calls_parse_hunyuan, tool_calls_parse_invokes, tool_calls_parse_xtml,
-    tool_calls_parse_minimax_m3;
+dialect_parser tool_calls_parse_tagged, tool_calls_parse_hunyuan, tool_calls_parse_invokes, tool_calls_parse_functions,
+    tool_calls_parse_xtml, tool_calls_parse_minimax_m3;
 /* tool_calls_notation.c: Python and Gemma's notation */
 dialect_parser tool_calls_parse_python, tool_calls_parse_gemma;

@@ -73,26 +73,59 @@ static bool take_name(struct markup_range *in, bool is_attribute, struct markup_
     return !is_attribute || markup_find_attribute(*tag, "name=\"", name);
 }
 
+/* Names of the elements of calls and of their arguments. */
+struct elements {
+    const char *call, *argument;
+    bool are_attributes; /* names are attributes of the tags, else behind '=' */
+    bool keeps_line_ends, have_cdata;
+};
+#define CDATA     "<![CDATA["
+#define CDATA_END "]]>"
+
+/* Finds the text of a value in CDATA, which may have any tag in it, up to the tag that closes the argument. */
+static bool take_cdata(struct markup_range *rest, const char *close, struct markup_range *value) {
+    struct markup_range at = {rest->s + strlen(CDATA), rest->end}, between;
+    if (!markup_take_before(&at, CDATA_END, value) || !markup_take_before(&at, close, &between)) return false;
+    *rest = at;
+    return true;
+}
+
+/* Finds the next argument. 1: found; 0: there is none, or its end is missing; -1: it has no name. */
+static int take_argument(const struct call_parser *p, struct markup_range *rest, const struct tags *of,
+                         const struct elements *e, struct markup_range *tag, struct markup_range *name,
+                         struct markup_range *value) {
+    struct markup_range after = *rest, before;
+    if (e->have_cdata && markup_take_before(&after, of->open, &before) &&
+        take_name(&after, e->are_attributes, tag, name)) {
+        markup_skip_blanks(&after);
+        if (markup_starts_with(after, CDATA)) return take_cdata(&after, of->close, value) ? *rest = after, 1 : 0;
+    }
+    if (!take_element(p, rest, of->open, of->close, of->open, value)) return 0;
+    if (!take_name(value, e->are_attributes, tag, name)) return -1;
+    if (!e->keeps_line_ends) *value = strip_line_ends(*value);
+    return 1;
+}
+
 /* <invoke name="F"> <parameter name="K">V</parameter> … </invoke>, and prefixes precede the tags' names (DeepSeek's
- * ｜DSML｜, Step's steptml:); Qwen3-Coder: <function=F> <parameter=K>\nV\n</parameter> … </function>. */
-static int parse_elements(const struct call_parser *p, struct markup_range t, const char *prefix, bool are_invokes,
-                          bool keeps_line_ends) {
-    const char *end = are_invokes ? "" : "=";
-    const struct tags of_call = tags_of(prefix, are_invokes ? "invoke" : "function", NULL, end),
-                      of_value = tags_of(prefix, "parameter", NULL, end);
+ * ｜DSML｜, Step's steptml:); Qwen3-Coder: <function=F> <parameter=K>\nV\n</parameter> … </function>; MiniCPM5:
+ * <function name="F"><param name="K">V</param> … </function>. */
+static int parse_elements(const struct call_parser *p, struct markup_range t, const char *prefix,
+                          const struct elements *e) {
+    const char *end = e->are_attributes ? "" : "=";
+    const struct tags of_call = tags_of(prefix, e->call, NULL, end), of_value = tags_of(prefix, e->argument, NULL, end);
     struct markup_range in, tag, name, body, string;
-    int rc = ERR_MODEL;
+    int rc = ERR_MODEL, found;
     while (take_element(p, &t, of_call.open, of_call.close, of_call.open, &in)) {
-        if (!take_name(&in, are_invokes, &tag, &name)) return ERR_MODEL;
+        if (!take_name(&in, e->are_attributes, &tag, &name)) return ERR_MODEL;
         struct tool_call *k = tool_call_add(p->calls, name);
         rc = k ? 0 : ERR_MEMORY;
-        while (!rc && take_element(p, &in, of_value.open, of_value.close, of_value.open, &body)) {
-            if (!take_name(&body, are_invokes, &tag, &name)) return ERR_MODEL;
-            const bool is_typed = are_invokes && markup_find_attribute(tag, "string=\"", &string);
+        while (!rc && (found = take_argument(p, &in, &of_value, e, &tag, &name, &body)) != 0) {
+            if (found < 0) return ERR_MODEL;
+            const bool is_typed = e->are_attributes && markup_find_attribute(tag, "string=\"", &string);
             rc = tool_call_add_argument(
-                k, name, keeps_line_ends ? body : strip_line_ends(body),
+                k, name, body,
                 is_typed ? kinds_if(markup_starts_with(string, "true"))
-                         : tool_call_param_kinds(p->tools, k, are_invokes ? name : markup_trim(name)));
+                         : tool_call_param_kinds(p->tools, k, e->are_attributes ? name : markup_trim(name)));
         }
         if (!rc) rc = tool_call_close_arguments(k);
         if (rc) return rc;
@@ -100,8 +133,15 @@ static int parse_elements(const struct call_parser *p, struct markup_range t, co
     return rc;
 }
 
+static const struct elements invokes = {"invoke", "parameter", true, true, false};
+
 int tool_calls_parse_invokes(const struct call_parser *p, struct markup_range in) {
-    return parse_elements(p, in, p->dialect->prefix, true, true);
+    return parse_elements(p, in, p->dialect->prefix, &invokes);
+}
+
+int tool_calls_parse_functions(const struct call_parser *p, struct markup_range in) {
+    static const struct elements functions = {"function", "param", true, true, true};
+    return p->goes_on || markup_find(in, "</function>") ? parse_elements(p, in, NULL, &functions) : ERR_MODEL;
 }
 
 /* Contents of <tool_call> and similar tags: JSON, or one of the forms above. */
@@ -109,9 +149,9 @@ int tool_calls_parse_tagged(const struct call_parser *p, struct markup_range in)
     const struct markup_range t = markup_trim(in);
     const bool keeps_line_ends = p->dialect->keeps_line_ends;
     if (markup_starts_with(t, "{") || markup_starts_with(t, "[")) return tool_calls_parse_json(p, t);
-    if (markup_starts_with(t, "<function="))
-        return parse_elements(p, keeps_line_ends ? in : t, NULL, false, keeps_line_ends);
-    if (markup_starts_with(t, "<invoke")) return parse_elements(p, t, NULL, true, true);
+    const struct elements functions = {"function", "parameter", false, keeps_line_ends, false};
+    if (markup_starts_with(t, "<function=")) return parse_elements(p, keeps_line_ends ? in : t, NULL, &functions);
+    if (markup_starts_with(t, "<invoke")) return parse_elements(p, t, NULL, &invokes);
     return parse_pairs(p, t, markup_find(t, "<" LONGCAT "arg_key>") ? LONGCAT : NULL, NULL);
 }
 
