@@ -193,12 +193,17 @@ static const struct {
                {"quark", QUANT_FLOAT, read_quark},
                {"auto-round", QUANT_GPTQ, read_auto_round},
                {"intel/auto-round", QUANT_GPTQ, read_auto_round},
-               {"w4afp8", QUANT_W4AFP8, read_w4afp8}};
+               {"w4afp8", QUANT_W4AFP8, read_w4afp8},
+               /* as other programs call them */
+               {"compressed_tensors", QUANT_COMPRESSED, read_compressed},
+               {"modelopt_fp4", QUANT_MODELOPT, read_modelopt},
+               {"modelopt_fp8", QUANT_MODELOPT, read_modelopt}};
 enum { N_METHODS = sizeof methods / sizeof *methods };
 
 void quantization_read(struct config_reader *r, struct config *c) {
     c->block_rows = c->block_cols = 128;
-    const struct json *q = config_get(r, "quantization_config");
+    const struct json *q = config_get(r, "quantization_config"), *old = config_get(r, "compression_config");
+    if (!q) q = old; /* llm-compressor's name before September 2024 */
     if (!q) return;
     if (q->type != JSON_OBJECT) {
         config_fail(r, "'quantization_config' is not an object");

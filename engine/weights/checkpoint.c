@@ -44,10 +44,23 @@ struct tensor *checkpoint_find(const struct checkpoint *c, const char *name) {
     return i ? &c->tensors[i - 1] : NULL;
 }
 
+/* Fills the table anew, after names have changed. */
+static int index_again(struct checkpoint *c, struct error *e) {
+    memset(c->table, 0, c->table_size * sizeof *c->table);
+    for (size_t i = 0; i < c->n_tensors; i++) {
+        const struct tensor *t = &c->tensors[i];
+        uint32_t *s = slot(c, t->name, strlen(t->name));
+        if (*s)
+            return error_set(e, ERR_MODEL, "%s/%s: tensor %.200s is also in %s under another name", c->dir,
+                             c->shards[t->shard].name, t->name, c->shards[c->tensors[*s - 1].shard].name);
+        *s = (uint32_t)i + 1;
+    }
+    return 0;
+}
+
 /* Replaces the first of these prefixes, {from, to}, that a name has. */
 static int replace_prefixes(struct checkpoint *c, const char *const (*prefixes)[2], size_t n_prefixes,
                             struct error *e) {
-    memset(c->table, 0, c->table_size * sizeof *c->table);
     for (size_t i = 0; i < c->n_tensors; i++) {
         struct tensor *t = &c->tensors[i];
         for (size_t k = 0; k < n_prefixes; k++) {
@@ -58,13 +71,8 @@ static int replace_prefixes(struct checkpoint *c, const char *const (*prefixes)[
             t->name = name;
             break;
         }
-        uint32_t *s = slot(c, t->name, strlen(t->name));
-        if (*s)
-            return error_set(e, ERR_MODEL, "%s/%s: tensor %.200s is also in %s under another name", c->dir,
-                             c->shards[t->shard].name, t->name, c->shards[c->tensors[*s - 1].shard].name);
-        *s = (uint32_t)i + 1;
     }
-    return 0;
+    return index_again(c, e);
 }
 int checkpoint_name_text(struct checkpoint *c, struct error *e) {
     static const char *const prefixes[][2] = {{"model.language_model.", "model."},
@@ -78,6 +86,29 @@ int checkpoint_name_as_transformers(struct checkpoint *c, struct error *e) {
     static const char *const prefixes[][2] = {{"language_model.model.", "model.language_model."},
                                               {"language_model.lm_head.", "lm_head."}};
     return replace_prefixes(c, prefixes, sizeof prefixes / sizeof *prefixes, e);
+}
+
+/* Writes experts.7.gate_proj for experts.gate_proj.7, in the arena. */
+static bool put_number_first(const char *name) {
+    static const char *const matrices[] = {"gate_proj", "up_proj", "down_proj"};
+    const char *experts = strstr(name, ".experts.");
+    for (size_t i = 0; experts && i < sizeof matrices / sizeof *matrices; i++) {
+        char *at = (char *)experts + strlen(".experts.");
+        const size_t n = strlen(matrices[i]);
+        if (strncmp(at, matrices[i], n) != 0 || at[n] != '.') continue;
+        const size_t digits = strspn(at + n + 1, "0123456789");
+        if (!digits || at[n + 1 + digits] != '.') return false;
+        memmove(at, at + n + 1, digits);
+        at[digits] = '.';
+        memcpy(at + digits + 1, matrices[i], n);
+        return true;
+    }
+    return false;
+}
+int checkpoint_name_experts(struct checkpoint *c, struct error *e) {
+    bool changed = false;
+    for (size_t i = 0; i < c->n_tensors; i++) changed |= put_number_first(c->tensors[i].name);
+    return changed ? index_again(c, e) : 0;
 }
 
 static int add_tensor(void *ctx, const struct tensor *t) {

@@ -41,4 +41,7 @@ void checkpoint_free_metadata(struct checkpoint *c); /* frees the metadata (mega
 int checkpoint_name_text(struct checkpoint *c, struct error *e);
 /* Gives tensors of a model with vision that MLX named the names of transformers: model.language_model.layers.0. .. */
 int checkpoint_name_as_transformers(struct checkpoint *c, struct error *e);
+/* Gives tensors of experts that modelopt numbered behind their matrices, experts.gate_proj.7.weight, the usual names:
+ * experts.7.gate_proj.weight. */
+int checkpoint_name_experts(struct checkpoint *c, struct error *e);
 struct tensor *checkpoint_find(const struct checkpoint *c, const char *name); /* NULL: not found */

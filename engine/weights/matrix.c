@@ -75,7 +75,7 @@ static struct mat load_plain(const struct matrix_source *src, struct tensor *t) 
     const struct param *p = src->p;
     const int cols = p->slice.total_cols ? p->slice.total_cols : p->cols; /* columns of the stored tensor */
     struct mat m = {.rows = src->rows, .cols = cols, .row_step = 1, .dtype = t->dtype};
-    static const char *const endings[] = {".weight_scale_inv", ".weight_scale", ".scale",
+    static const char *const endings[] = {".weight_scale_inv", ".weight_scale", ".scale", ".weight_quantizer.scale",
                                           ".qscale_weight",    "_scale_inv",    "_scale"};
     struct tensor *s = NULL;
     if (l->w->files.gguf) s = find_gguf_scale(src, t);

@@ -161,8 +161,9 @@ static bool is_of_unused_expert(const struct config *c, const char *name) {
 /* Whether a tensor of a layer may stay unclaimed: it does not change the computation, or the family's reference ignores
  * it. */
 static bool is_harmless(const struct config *c, const char *name) {
-    static const char *const parts[] = {"rotary_emb.inv_freq", ".k_scale",         ".v_scale",   ".q_scale",
-                                        "input_scale",         "activation_scale", ".qscale_act"};
+    static const char *const parts[] = {"rotary_emb.inv_freq", ".k_scale",         ".v_scale",    ".q_scale",
+                                        "input_scale",         "activation_scale", ".qscale_act", ".input_quantizer.",
+                                        ".output_quantizer."};
     /* scales and zero points of caches, outputs and probabilities that other programs keep in few bits */
     static const char *const ends[] = {".kv_scale",          ".output_scale",     ".prob_scale",
                                        ".prob_output_scale", ".k_zero_point",     ".v_zero_point",
@@ -313,6 +314,7 @@ static int open_files(struct weights *w, const char *dir, bool force, struct err
     if (!gguf && (rc = read_config(w, dir, force, e))) return rc;
     if ((rc = checkpoint_open(&w->files, dir, e))) return rc;
     if (gguf) return read_metadata(w, force, e);
+    if ((rc = checkpoint_name_experts(&w->files, e))) return rc;
     if (w->config.is_part && (rc = checkpoint_name_text(&w->files, e))) return rc;
     if (w->files.mlx && !strncmp(w->config.arch->names.attn_norm, "model.language_model.", 21) &&
         (rc = checkpoint_name_as_transformers(&w->files, e)))

@@ -4,6 +4,7 @@ test_quantized.py HEARTH"""
 import array
 import json
 import os
+import re
 import struct
 import sys
 import tempfile
@@ -180,6 +181,39 @@ SCHEMES = [
 ]
 
 
+def renamed(pattern, to):
+    def change(tensors):
+        for name in list(tensors):
+            tensors[re.sub(pattern, to, name)] = tensors.pop(name)
+    return change
+
+
+def other_names(tmp):
+    """Names that other programs give tensors and methods: the values count."""
+    out = os.path.join(tmp, "logits")
+    cases = (("nvfp4", renamed(r"experts\.(\d+)\.(gate|up|down)_proj", r"experts.\2_proj.\1"), {}),  # modelopt's own modules
+             ("quark mxfp4", renamed(r"\.(weight|input)_scale", r".\1_quantizer.scale"), {}),
+             ("quark fp8 a row", renamed(r"\.weight_scale", ".weight_quantizer.scale"), {}),
+             ("int4", None, {"quant_method": "compressed_tensors"}), ("nvfp4", None, {"quant_method": "modelopt_fp4"}),
+             ("fp8 a tensor", None, {"quant_method": "modelopt_fp8", "quant_algo": "FP8", "format": None}))
+    for name, change, method in cases:
+        model, twin = quant_file.make(os.path.join(tmp, "names"), name, change, method)
+        want, got = logits(twin, out, *SCALAR), logits(model, out, *SCALAR)
+        check(got[0] and rows_off(got[0], want[0])[-1] <= 2e-5, f"{name}: other names {method}", got[1])
+    model, twin = quant_file.make(os.path.join(tmp, "names"), "int8")  # llm-compressor's key before September 2024
+    with open(os.path.join(model, "config.json")) as f:
+        config = json.load(f)
+    config["compression_config"] = config.pop("quantization_config")
+    with open(os.path.join(model, "config.json"), "w") as f:
+        json.dump(config, f)
+    want, got = logits(twin, out, *SCALAR), logits(model, out, *SCALAR)
+    check(got[0] and rows_off(got[0], want[0])[-1] <= 2e-5, "compression_config", got[1])
+    both = renamed(r"experts\.1\.(gate)_proj\.weight$", r"experts.\1_proj.0.weight")
+    model, _ = quant_file.make(os.path.join(tmp, "names"), "nvfp4", both)
+    rc, _, err = run("-m", model, "--inspect")
+    check(rc == 3 and "experts.0.gate_proj.weight" in err and "under another name" in err, "a name that occurs twice", (rc, err))
+
+
 def refusals(tmp):
     for name, what, change, words in DAMAGES:
         model, _ = quant_file.make(os.path.join(tmp, "bad"), name, change)
@@ -197,5 +231,6 @@ def refusals(tmp):
 
 with tempfile.TemporaryDirectory() as tmp:
     twins(tmp)
+    other_names(tmp)
     refusals(tmp)
 sys.exit(end())
