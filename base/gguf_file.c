@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/gguf_ollama.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/minifloat.h"
@@ -294,7 +295,8 @@ int gguf_parse(struct gguf *g, struct arena *a, const uint8_t *data, size_t size
     if (!(g->tensors = arena_calloc(a, n_tensors, sizeof *g->tensors))) return no_memory(&r);
     for (; g->n_tensors < n_tensors; g->n_tensors++)
         if ((rc = take_tensor(&r, &g->tensors[g->n_tensors]))) return rc;
-    return assign_offsets(&r, g, (uint64_t)alignment);
+    if ((rc = assign_offsets(&r, g, (uint64_t)alignment))) return rc;
+    return gguf_ollama_translate(g, a) ? no_memory(&r) : 0;
 }
 
 /* --- Files ------------------------------------------------------------------------------------ */

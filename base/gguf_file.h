@@ -3,20 +3,9 @@
  * of each tensor. Source: ggml's docs/gguf.md. Arrays become JSON arrays, numbers JSON numbers. Strings point into the
  * file, which must outlive the result; the rest is in the caller's arena.
  */
-#include "base/json.h"
+#include "base/gguf_header.h"
 #include "base/mat.h"
 
-struct gguf_tensor {
-    const char *name;
-    uint64_t offset, size; /* position and size in the file, bytes */
-    int64_t shape[4];      /* rows before columns, the reverse of the file's order */
-    uint8_t ndim, dtype;
-};
-struct gguf {
-    struct json meta;            /* an object without repeated keys */
-    struct gguf_tensor *tensors; /* [n_tensors], in file order; names may repeat */
-    size_t n_tensors;
-};
 /* Reads the header of a file of `size` bytes. ERR_MODEL names file, key or tensor, and numbers; unsupported tensor
  * formats are refused by name. */
 int gguf_parse(struct gguf *g, struct arena *a, const uint8_t *data, size_t size, const char *what, struct error *e);

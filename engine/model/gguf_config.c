@@ -179,6 +179,14 @@ static void nest_text_model(struct config_builder *t) {
     *t = out;
 }
 
+/* Whether a key, without the architecture, is of a tower for images or sound in the same file. */
+static bool is_of_tower(const char *key, size_t n) {
+    static const char *const prefixes[] = {"vision.", "audio.", "mm."};
+    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++)
+        if (n > strlen(prefixes[i]) && !memcmp(key, prefixes[i], strlen(prefixes[i]))) return true;
+    return false;
+}
+
 /* Keys whose absence from a file means these values, whatever the family's config.json means by it (converters leave
  * out what has no effect). */
 static void put_absent(struct config_builder *t, const struct gguf_key *keys) {
@@ -226,6 +234,7 @@ int gguf_config(struct arena *a, const struct json *meta, const struct gguf_fact
     for (uint32_t i = 0; i < meta->n && !t.rc; i++) {
         const struct json *key = &meta->items[2 * i], *v = key + 1;
         if (key->n <= prefix + 1 || memcmp(key->string, t.arch, prefix) || key->string[prefix] != '.') continue;
+        if (is_of_tower(key->string + prefix + 1, key->n - prefix - 1)) continue;
         const struct gguf_key *r = NULL, *lists[] = {k->keys, common};
         for (int l = 0; l < 2 && !r; l++)
             for (const struct gguf_key *at = lists[l]; at->key && !r; at++)

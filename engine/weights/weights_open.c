@@ -179,6 +179,14 @@ static bool is_harmless(const struct config *c, const char *name) {
     return is_of_unused_expert(c, name) || (c->layout->skipped && strstr(name, c->layout->skipped));
 }
 
+/* Whether a tensor belongs to a tower for images or sound, which ollama's converter put into the same file. */
+static bool is_of_tower(const char *name) {
+    static const char *const prefixes[] = {"v.", "mm.", "a.", "model.vision_tower."};
+    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++)
+        if (!strncmp(name, prefixes[i], strlen(prefixes[i]))) return true;
+    return false;
+}
+
 /* Counts unclaimed tensors, parts that hearth skips on purpose (MTP layers, other towers). Refuses those of layers,
  * which would compute something that this family does not implement; force: logs them. */
 static void check_left_over(struct loader *l, bool force) {
@@ -199,7 +207,8 @@ static void check_left_over(struct loader *l, bool force) {
                 else loader_fail(l, t, "unknown tensor for this family (--force ignores it)");
             }
         } else if (!strncmp(t->name, "mtp.", 4)) w->n_mtp_tensors++;
-        else if (w->files.gguf) { /* e.g. rotary factors: a GGUF file holds one model and nothing else */
+        else if (w->files.gguf && !is_of_tower(t->name)) { /* e.g. rotary factors: a GGUF file holds one model and
+                                                              nothing else */
             if (force) log_say(LOG_WARN, "%s: tensor %s is unknown to hearth and ignored", w->files.dir, t->name);
             else loader_fail(l, t, "unknown tensor for this family (--force ignores it)");
         }

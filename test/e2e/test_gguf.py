@@ -14,6 +14,7 @@ import tempfile
 import gguf_file
 import gguf_formats
 import gguf_pair
+import ollama_file
 from checks import HEARTH, check, end, run
 
 IDS = ",".join(str((i * 37 + 11) % 270) for i in range(40))
@@ -194,6 +195,34 @@ def minicpm5(tmp):
     check(p.returncode == 0 and json.loads(p.stdout) == [names.index("hi")], "a word that is a token", p.stdout)
 
 
+def ollama(tmp):
+    """Files of ollama's converter compute what those of llama.cpp's do; a tower in the same file is left alone."""
+    out = os.path.join(tmp, "logits")
+    for name in ("gpt-oss", "gemma3", "mistral3", "qwen3next", "lfm2", "olmo2", "qwen3vl"):
+        p = gguf_file.MODELS[name]("F32")
+        if name == "gemma3":
+            p.key(context_length=131072, rope__freq_base_swa=10000.0)
+        file, _ = p.save(os.path.join(tmp, "ollama"))
+        want, why = logits(file, out, *SCALAR)
+        meta, tensors = ollama_file.rewrite(p.meta, p.gguf, ("F32", [4, 8], bytes(128)))
+        gguf_formats.write(file, meta, tensors)
+        got, why_not = logits(file, out, *SCALAR)
+        check(want and got == want, f"ollama's {name}", why or why_not)
+        rc, _, err = run("-m", file, "--verify")
+        check(rc == 0, f"ollama's {name} verifies", err)
+    letters, tail = gguf_pair.vocabulary(0)[0][:256], [f"<{i}>" for i in range(260, 128010)]
+    for arch, model, named, text, want in (("gptoss", "gpt2", {"tokenizer.ggml.pre": "default"}, "1234", ["123", "4"]), ("llama", "gpt2", {}, "1234", ["123", "4"]),
+                                           ("gemma4", "llama", {"tokenizer.ggml.pre": "gemma4"}, "a 12", ["a", "\u2581", "12"])):
+        names = [*letters, "12", "123", "1234", "\u2581", *(tail if arch == "llama" else ["<s>"])]
+        if arch == "llama":
+            names[128006], names[128009] = "<|start_header_id|>", "<|eot_id|>"
+        gguf_formats.write(file, {"general.architecture": arch, "tokenizer.ggml.model": model, "tokenizer.ggml.tokens": names, "tokenizer.ggml.merges": ["1 2", "12 3", "123 4"],
+                                  "tokenizer.ggml.scores": [0.0] * len(names), "tokenizer.ggml.token_type": [1] * (len(names) - 1) + [3], **named}, [])
+        p = subprocess.run([HEARTH, "-m", file, "--tokenize"], input=text.encode(), capture_output=True, timeout=60)
+        got = [names[i] for i in json.loads(p.stdout)] if not p.returncode else p.stderr
+        check(got == want, f"ollama's vocabulary of {arch}", got)
+
+
 def repeated(tmp):
     """Several ids with one text: text becomes the user-defined one or the lowest, and all have their bytes."""
     file = os.path.join(tmp, "repeated.gguf")
@@ -285,6 +314,7 @@ def main():
         plain_tokens(tmp)
         old_files(tmp)
         minicpm5(tmp)
+        ollama(tmp)
         repeated(tmp)
         rotations(tmp)
         places(tmp)

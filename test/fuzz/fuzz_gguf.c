@@ -8,9 +8,11 @@
 #include "engine/model/config_parse.h"
 #include "engine/model/gguf_config.h"
 
+/* Strings are inside the file, or hearth's own, which end where they say. */
 static void look(const struct json *j, const uint8_t *data, size_t size) {
+    const uint8_t *s = (const uint8_t *)j->string;
     if (j->type == JSON_STRING && j->n &&
-        ((const uint8_t *)j->string < data || (const uint8_t *)j->string + j->n > data + size))
+        (s < data || s >= data + size ? strlen(j->string) != j->n : s + j->n > data + size))
         abort();
     for (uint32_t i = 0; i < (j->type == JSON_ARRAY ? j->n : j->type == JSON_OBJECT ? 2 * j->n : 0); i++)
         look(&j->items[i], data, size);

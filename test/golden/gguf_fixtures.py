@@ -9,9 +9,11 @@ import subprocess
 import sys
 import tempfile
 
-import gguf_convert as convert
-import gguf_convert_more as more
-import models
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "e2e"))
+import gguf_convert as convert  # noqa: E402
+import gguf_convert_more as more  # noqa: E402
+import models  # noqa: E402
+import ollama_file  # noqa: E402
 
 HEARTH = os.path.abspath(sys.argv[1])
 TOLERANCE = 2e-4
@@ -33,7 +35,14 @@ OWN = {"mla_sizes": (more.dots3note, {"vocab_size": 288, "n_group": 1, "topk_gro
                                     "rope_scaling": {**models.MODELS["streams"]["rope_scaling"], "beta_fast": 32}, "compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 128}}),
        "kda_residuals": (more.kimi_k3, {"text_config": {**models.MODELS["kda_residuals"]["text_config"], "vocab_size": 288, "rms_norm_eps": 1e-6}}),
        "delta_dense": (convert.qwen35, {"vocab_size": 288, "linear_key_head_dim": 32, "linear_value_head_dim": 32})}
+OLLAMA = ("qwen3_5_moe", "gemma4", "laguna", "glm4_moe_lite", "nemotron_h", "llama4")  # also as ollama's converter wrote them
 POSITIONS = {"llama4": 38}  # that do not depend on values which the format lacks
+
+
+def as_ollama(model):
+    tensor = type(model.out[0][1])([4, 8], array.array("f", [0] * 32))
+    model.meta, model.out = ollama_file.rewrite(model.meta, model.out, (tensor,))
+    return model
 
 
 def logits(file, tokens, *args):
@@ -98,7 +107,7 @@ def main():
             good = not isinstance(worst, str) and worst <= 1e-5
             done, failed = done + 1, failed + (not good)
             print(f"{'' if good else 'FAILED '}{name}: {worst if isinstance(worst, str) else f'off by {worst:.2g}'}", flush=True)
-    for name, make in [*FAMILIES.items(), *AGAIN.items()]:
+    for name, make in [*FAMILIES.items(), *AGAIN.items(), *((n, lambda d, n=n: as_ollama(FAMILIES[n](d))) for n in OLLAMA)]:
         directory = os.path.join(sys.argv[2], "fixtures", name)
         if not os.path.isdir(directory) or name not in (sys.argv[3:] or FAMILIES):
             continue
