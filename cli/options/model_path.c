@@ -224,8 +224,23 @@ static int find_similar(const struct opts *o, const char *text, char *out, size_
     return rc == ERR_MEMORY ? error_set(e, rc, "no memory for the list of models") : rc;
 }
 
+static bool has_adapter(const char *name) {
+    struct model_list l = {0};
+    bool found = false;
+    if (!model_stores_list_adapted(&l))
+        for (size_t i = 0; i < l.n; i++) found |= match_name(l.v[i].name, name) == 3;
+    model_list_free(&l);
+    return found;
+}
+
 /* Reports an unknown model, and how to download one. */
 static int not_found(const struct opts *o, const char *m, struct error *e) {
+    if (has_adapter(m))
+        return error_set(
+            e, ERR_MODEL,
+            "%s: ollama keeps a LoRA adapter beside this model, which hearth does not apply; merge it into "
+            "the weights, or name the model that it was made for",
+            m);
     const size_t address = strcspn(m, "/"), name = strcspn(m, ":");
     if (name && name + 1 < address && name + 1 + strspn(m + name + 1, "0123456789") == address) /* HOST:PORT */
         return error_set(e, ERR_MODEL, "%s: no such directory or GGUF file; for a server: -m http://%.*s/v1", m,

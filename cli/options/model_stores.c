@@ -15,6 +15,7 @@ struct store_walk {
     const char *root;  /* the other program's folder */
     const char *names; /* the folders between the two: "ORG/NAME" */
     int depth, rc;
+    bool adapted; /* models with a LoRA adapter, which hearth does not apply, instead of the others */
 };
 
 /* Lists a folder below another, with the names of both. */
@@ -55,8 +56,16 @@ static int on_llama(void *ctx, const char *name) {
 
 /* --- ollama ----------------------------------------------------------------------------------- */
 
-/* Reads from a manifest which blob holds the weights. */
-static bool read_manifest(const char *manifest, const char *root, char *blob, size_t cap) {
+static bool is_layer(const struct json *layer, const char *kind) {
+    const struct json *type = json_get(layer, "mediaType");
+    static const char prefix[] = "application/vnd.ollama.image.";
+    const size_t n = sizeof prefix - 1;
+    return type && type->type == JSON_STRING && type->n == n + strlen(kind) && !memcmp(type->string, prefix, n) &&
+           !memcmp(type->string + n, kind, strlen(kind));
+}
+
+/* Reads from a manifest which blob holds the weights, and whether an adapter changes them. */
+static bool read_manifest(const char *manifest, const char *root, char *blob, size_t cap, bool *adapted) {
     enum { MAX_BYTES = 1 << 20, DIGEST_CHARS = 71 };
     static const char prefix[] = "sha256:", hex[] = "0123456789abcdef";
     struct arena arena = {0};
@@ -67,10 +76,11 @@ static bool read_manifest(const char *manifest, const char *root, char *blob, si
     if (file_read(manifest, MAX_BYTES, &text, &n, NULL)) return false;
     if (!json_parse(&arena, text, n, 0, "manifest", &j, NULL)) {
         const struct json *layers = json_get(&j, "layers");
-        for (uint32_t i = 0; layers && layers->type == JSON_ARRAY && i < layers->n && !found; i++) {
+        for (uint32_t i = 0; layers && layers->type == JSON_ARRAY && i < layers->n; i++) {
             const struct json *digest = json_get(&layers->items[i], "digest");
-            if (!json_is(json_get(&layers->items[i], "mediaType"), "application/vnd.ollama.image.model") || !digest ||
-                digest->type != JSON_STRING || digest->n != DIGEST_CHARS || memcmp(digest->string, prefix, 7))
+            *adapted |= is_layer(&layers->items[i], "adapter");
+            if (found || !is_layer(&layers->items[i], "model") || !digest || digest->type != JSON_STRING ||
+                digest->n != DIGEST_CHARS || memcmp(digest->string, prefix, 7))
                 continue;
             found = (size_t)snprintf(blob, cap, "%s/blobs/sha256-%.64s", root, digest->string + 7) < cap &&
                     strspn(strrchr(blob, '-') + 1, hex) == 64 && file_exists(blob);
@@ -87,9 +97,10 @@ static int on_ollama(void *ctx, const char *name) {
     struct store_walk *w = ctx;
     char path[PATHS_MAX], blob[PATHS_MAX], model[900];
     const char *names = w->names;
+    bool adapted = false;
     if (w->depth < 3) descend(w, name, on_ollama);
     else if (*name != '.' && !file_join(path, sizeof path, w->dir, name, NULL) && file_exists(path) &&
-             read_manifest(path, w->root, blob, sizeof blob)) {
+             read_manifest(path, w->root, blob, sizeof blob, &adapted) && adapted == w->adapted) {
         if (!strncmp(names, own, sizeof own - 1)) names += sizeof own - 1;
         if (names != w->names && !strncmp(names, library, sizeof library - 1)) names += sizeof library - 1;
         snprintf(model, sizeof model, "%s:%s", names, name);
@@ -112,7 +123,7 @@ static const struct {
               {"HOME", "/.ollama/models", on_ollama},
               {NULL, "/usr/share/ollama/.ollama/models", on_ollama}}; /* ollama as a system service */
 
-static int list_place(struct model_list *l, size_t i) {
+static int list_place(struct model_list *l, size_t i, bool adapted) {
     char root[PATHS_MAX], dir[PATHS_MAX];
     const char *at = places[i].env ? getenv(places[i].env) : "";
     if (!at || (places[i].env && *at != '/') ||
@@ -122,7 +133,7 @@ static int list_place(struct model_list *l, size_t i) {
     if ((size_t)snprintf(dir, sizeof dir, "%s%s", root, of_ollama ? "/manifests" : "") >= sizeof dir ||
         !file_is_dir(dir))
         return 0;
-    struct store_walk w = {.to = l, .dir = dir, .root = root, .names = ""};
+    struct store_walk w = {.to = l, .dir = dir, .root = root, .names = "", .adapted = adapted};
     file_list(dir, places[i].fn, &w, NULL);
     return w.rc;
 }
@@ -142,8 +153,14 @@ static void drop_repeated(struct model_list *l, size_t from) {
 int model_stores_list(struct model_list *l) {
     const size_t from = l->n;
     int rc = 0;
-    for (size_t i = 0; i < sizeof places / sizeof *places && !rc; i++) rc = list_place(l, i);
+    for (size_t i = 0; i < sizeof places / sizeof *places && !rc; i++) rc = list_place(l, i, false);
     drop_repeated(l, from);
+    return rc;
+}
+int model_stores_list_adapted(struct model_list *l) {
+    int rc = 0;
+    for (size_t i = 0; i < sizeof places / sizeof *places && !rc; i++)
+        if (places[i].fn == on_ollama) rc = list_place(l, i, true);
     return rc;
 }
 

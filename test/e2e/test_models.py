@@ -134,6 +134,12 @@ class Models(driver.Case):
         for tag in ("latest", "1b"):
             self.put(f".ollama/models/manifests/registry.ollama.ai/library/small/{tag}", json.dumps(manifest).encode())
         self.put(".ollama/models/manifests/hf.co/maker/Else/Q4", json.dumps(manifest).encode())
+        adapted = {"layers": manifest["layers"] + [{"mediaType": "application/vnd.ollama.image.adapter", "digest": "sha256:" + "ab" * 32}]}
+        self.put(".ollama/models/manifests/registry.ollama.ai/library/tuned/latest", json.dumps(adapted).encode())
+        for tuned in ("tuned", "tuned:latest"):
+            rc, _, err = self.run_bin("-m", tuned, "-p", "x")
+            self.assertEqual(rc, 3, err)
+            self.assertIn("LoRA adapter", err)
         for name, text in (("up", {"layers": [{"mediaType": "application/vnd.ollama.image.model", "digest": "sha256:../../../../../../../../../../../../../../../../../../../../etc/passwd"}]}), ("bad", [1]), ("gone", {"layers": [{"mediaType": "application/vnd.ollama.image.model", "digest": "sha256:" + "cd" * 32}]})):
             self.put(f".ollama/models/manifests/registry.ollama.ai/library/{name}/latest", json.dumps(text).encode())
         listed = self.listed()
