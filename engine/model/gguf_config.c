@@ -201,10 +201,27 @@ static void put_absent(struct config_builder *t, const struct gguf_key *keys) {
                 gguf_build_int(t, k->name, absent[i].value);
 }
 
+/* Files that are no models say so. */
+static int check_kind(const struct json *meta, const char *what, struct error *e) {
+    static const struct {
+        const char *name, *text;
+    } kinds[] = {
+        {"adapter",
+         "a LoRA adapter, which changes a model; hearth does not apply any. Merge it into the model's weights"},
+        {"mmproj", "the vision tower of a model; give the model's own file with -m and this one with --mmproj"},
+        {"imatrix", "statistics for quantizing a model, not a model"},
+        {"dataset", "data for training, not a model"}};
+    const struct json *kind = json_get(meta, "general.type");
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (json_is(kind, kinds[i].name)) return error_set(e, ERR_MODEL, "%s: %s", what, kinds[i].text);
+    return 0;
+}
+
 int gguf_config(struct arena *a, const struct json *meta, const struct gguf_facts *f, const char *what,
                 struct json *config, struct error *e) {
     const struct json *arch = json_get(meta, "general.architecture");
     const struct gguf_arch *k = find_arch(meta);
+    TRY(check_kind(meta, what, e));
     if (!k) {
         static const char list[] = "hearth lists the architectures that it opens (hearth --version -v)";
         if (!arch || arch->type != JSON_STRING)
