@@ -188,7 +188,7 @@ static int add_item(struct api_messages *m, const struct json *item, uint32_t i,
     if (json_ends_in(type, "_output")) return add_output(m, item, i, e);
     if (json_is(type, "function_call") || (json_ends_in(type, "_call") && !is_elsewhere(item, type)))
         return add_call(m, item, i, thought, e);
-    if (is_elsewhere(item, type)) return 0;
+    if (is_elsewhere(item, type) || responses_tools_adds(item)) return 0;
     if (json_is(type, "item_reference"))
         return error_set(e, ERR_USAGE, "input[%u]: item_reference is not supported: %s", i, why_state);
     return error_set(e, ERR_USAGE,

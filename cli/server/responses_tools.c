@@ -1,5 +1,6 @@
 #include "cli/server/responses_tools.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "cli/server/api_members.h"
@@ -7,10 +8,14 @@
 
 static const char mark[] = "__"; /* between the names; Codex ends most names of namespaces in it */
 
+/* Whether a namespace is that of functions without one. */
+static bool is_default(const struct json *space) { return json_is(space, "functions"); }
+
 int responses_tools_join(struct api_request *r, const struct json *space, const struct json *name, struct json *out,
                          struct error *e) {
     const size_t n_mark = sizeof mark - 1;
     const bool ends_in_mark = space->n >= n_mark && !memcmp(space->string + space->n - n_mark, mark, n_mark);
+    if (is_default(space)) return *out = *name, 0;
     char *s = arena_alloc(&r->arena, (size_t)space->n + n_mark + name->n + 1), *at = s;
     if (!s) return error_set(e, ERR_MEMORY, "no memory");
     memcpy(at, space->string, space->n), at += space->n;
@@ -43,24 +48,54 @@ static int read_choice(struct api_request *r, const struct json *choice, struct 
     return 0;
 }
 
-/* Adds tools[i], or the function k of it. name: by which the model calls it. */
-static int add_tool(struct api_request *r, const struct json *t, const struct json *name, struct json *tools,
-                    struct error *e) {
-    struct json *list = (struct json *)tools->items;
-    return api_messages_tool(r, name, json_get(t, "description"), json_get(t, "parameters"), &list[tools->n++], e);
+/* The list that is filled, from `tools` and from items of the input that add tools. */
+struct listing {
+    struct api_request *r;
+    struct json *tools; /* NULL: the request has no such member */
+    char where[40];     /* of the list that is read */
+    bool strict;
+};
+
+static bool has_tool(const struct json *tools, const struct json *name) {
+    for (uint32_t i = 0; i < tools->n; i++) {
+        const struct json *other = json_path(&tools->items[i], "function.name");
+        if (other && other->n == name->n && !memcmp(other->string, name->string, name->n)) return true;
+    }
+    return false;
 }
 
-static int add_namespace(struct api_request *r, const struct json *t, uint32_t i, struct json *tools, struct error *e) {
+/* Adds a function, unless one of that name is there. name: by which the model calls it. */
+static int add_tool(const struct listing *l, const struct json *t, const struct json *name, struct error *e) {
+    struct json *list = (struct json *)l->tools->items;
+    if (has_tool(l->tools, name)) return 0;
+    return api_messages_tool(l->r, name, json_get(t, "description"), json_get(t, "parameters"), &list[l->tools->n++],
+                             e);
+}
+
+static int fail_name(const struct listing *l, const char *rest, uint32_t i, struct error *e) {
+    return error_set(e, ERR_USAGE, "%s%s[%u].name: missing", l->where, rest, i);
+}
+
+static int add_namespace(const struct listing *l, const struct json *t, uint32_t i, struct error *e) {
+    struct api_request *r = l->r;
     const struct json *space = json_get(t, "name"), *functions = json_get(t, "tools");
+    char rest[40];
+    snprintf(rest, sizeof rest, "[%u].tools", i);
     for (uint32_t k = 0; k < functions->n; k++) {
-        const struct json *f = &functions->items[k], *name = json_get(f, "name");
+        const struct json *f = &functions->items[k], *name = json_get(f, "name"), *type = json_get(f, "type");
         struct api_spaced_tool *s = &r->spaced[r->n_spaced];
-        if (!json_is(json_get(f, "type"), "function")) continue;
-        if (!name || name->type != JSON_STRING)
-            return error_set(e, ERR_USAGE, "tools[%u].tools[%u].name: missing", i, k);
+        if (!json_is(type, "function")) {
+            if (type && type->type == JSON_STRING) r->skipped_tool = type;
+            continue;
+        }
+        if (!name || name->type != JSON_STRING) return fail_name(l, rest, k, e);
+        if (is_default(space)) {
+            TRY(add_tool(l, f, name, e));
+            continue;
+        }
         *s = (struct api_spaced_tool){.space = *space, .name = *name};
         TRY(responses_tools_join(r, space, name, &s->joined, e));
-        TRY(add_tool(r, f, &s->joined, tools, e));
+        TRY(add_tool(l, f, &s->joined, e));
         r->n_spaced++;
     }
     return 0;
@@ -72,33 +107,64 @@ static bool is_namespace(const struct json *t) {
            functions->type == JSON_ARRAY;
 }
 
+static int add_list(const struct listing *l, const struct json *from, struct error *e) {
+    for (uint32_t i = 0; i < from->n; i++) {
+        const struct json *t = &from->items[i], *name = json_get(t, "name"), *type = json_get(t, "type");
+        if (!type) return error_set(e, ERR_USAGE, "%s[%u].type: missing", l->where, i);
+        if (is_namespace(t)) TRY(add_namespace(l, t, i, e));
+        else if (!json_is(type, "function")) TRY(api_messages_skip_tool(l->r, i, type, "function", l->strict, e));
+        else if (!name || name->type != JSON_STRING) return fail_name(l, "", i, e);
+        else TRY(add_tool(l, t, name, e));
+    }
+    return 0;
+}
+
+bool responses_tools_adds(const struct json *item) {
+    return item->type == JSON_OBJECT && json_is(json_get(item, "type"), "additional_tools");
+}
+
+/* Returns the tools of an item of the input that adds some; NULL: it is another item, or names none. */
+static const struct json *added_tools(const struct json *item) {
+    const struct json *tools = responses_tools_adds(item) ? json_get(item, "tools") : NULL;
+    return tools && tools->type == JSON_ARRAY ? tools : NULL;
+}
+
+/* Returns the number of a list's tools and of their functions. */
+static size_t count_tools(const struct json *from, size_t *functions) {
+    if (!from || from->type != JSON_ARRAY) return 0;
+    for (uint32_t i = 0; i < from->n; i++)
+        if (is_namespace(&from->items[i])) *functions += json_get(&from->items[i], "tools")->n;
+    return from->n;
+}
+
 /* Makes a list with room for all functions. */
-static int open_tools(struct api_request *r, const struct json *from, struct json **tools, struct error *e) {
+static int open_tools(struct listing *l, const struct json *from, const struct json *input, struct error *e) {
     struct json *list, all;
-    size_t n = 0;
-    TRY(api_messages_open_tools(r, from, tools, &list, e));
-    for (uint32_t i = 0; *tools && i < from->n; i++)
-        if (is_namespace(&from->items[i])) n += json_get(&from->items[i], "tools")->n;
-    if (!n) return 0;
-    TRY(api_messages_array(r, (uint32_t)(from->n + n), &all, &list, e));
-    (*tools)->items = list;
-    r->spaced = arena_alloc(&r->arena, n * sizeof *r->spaced);
-    return r->spaced ? 0 : error_set(e, ERR_MEMORY, "no memory");
+    size_t functions = 0, n = count_tools(from, &functions);
+    TRY(api_messages_open_tools(l->r, from, &l->tools, &list, e));
+    for (uint32_t i = 0; input && input->type == JSON_ARRAY && i < input->n; i++)
+        n += count_tools(added_tools(&input->items[i]), &functions);
+    if (!n && !functions) return 0;
+    if (n + functions > UINT32_MAX) return error_set(e, ERR_MEMORY, "no memory");
+    if (!l->tools && !(l->tools = arena_alloc(&l->r->arena, sizeof *l->tools)))
+        return error_set(e, ERR_MEMORY, "no memory");
+    TRY(api_messages_array(l->r, (uint32_t)(n + functions), &all, &list, e));
+    *l->tools = (struct json){.type = JSON_ARRAY, .items = list};
+    l->r->spaced = arena_alloc(&l->r->arena, (functions + 1) * sizeof *l->r->spaced);
+    return l->r->spaced ? 0 : error_set(e, ERR_MEMORY, "no memory");
 }
 
 int responses_tools_read(struct api_request *r, const struct json *root, bool strict, struct error *e) {
-    const struct json *from = json_get(root, "tools");
-    struct json *tools;
+    const struct json *from = json_get(root, "tools"), *input = json_get(root, "input");
+    struct listing l = {.r = r, .where = "tools", .strict = strict};
     TRY(read_choice(r, json_get(root, "tool_choice"), e));
-    TRY(open_tools(r, from, &tools, e));
-    for (uint32_t i = 0; tools && i < from->n; i++) {
-        const struct json *t = &from->items[i], *name = json_get(t, "name"), *type = json_get(t, "type");
-        if (!type) return error_set(e, ERR_USAGE, "tools[%u].type: missing", i);
-        if (is_namespace(t)) TRY(add_namespace(r, t, i, tools, e));
-        else if (!json_is(type, "function")) TRY(api_messages_skip_tool(r, i, type, "function", strict, e));
-        else if (!name || name->type != JSON_STRING) return error_set(e, ERR_USAGE, "tools[%u].name: missing", i);
-        else TRY(add_tool(r, t, name, tools, e));
+    TRY(open_tools(&l, from, input, e));
+    if (l.tools && api_members_present(from)) TRY(add_list(&l, from, e));
+    for (uint32_t i = 0; l.tools && input && input->type == JSON_ARRAY && i < input->n; i++) {
+        const struct json *added = added_tools(&input->items[i]);
+        snprintf(l.where, sizeof l.where, "input[%u].tools", i);
+        if (added) TRY(add_list(&l, added, e));
     }
-    r->tools = tools;
+    r->tools = l.tools;
     return 0;
 }

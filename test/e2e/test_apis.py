@@ -366,6 +366,15 @@ class Responses(Api):
             self.assertEqual([(i["name"], i.get("namespace")) for i in streamed], [names] * 3)
             back = [{"role": "user", "content": "call"}, item, {"type": "function_call_output", "call_id": item["call_id"], "output": "noon"}, {"role": "user", "content": "prompt"}]
             self.assertEqual(re.findall('"name": *"([^"]+)"', self.ask(back, tools=tools)["output"][0]["content"][0]["text"]), [joined])
+        # since its version 0.144 all tools are items of the input, and those without a namespace are in "functions"
+        added = {"type": "additional_tools", "role": "developer", "tools": [{"type": "namespace", "name": "functions", "tools": [{"type": "custom", "name": "exec"}, function("wait")]}, *tools]}
+        for joined, names in (("mcp__a__y", ("y", "mcp__a__")), ("wait", ("wait", None)), ("weather", ("weather", None))):
+            items = [added, {"role": "user", "content": "say " + json.dumps(['\x10{"name": "%s", "arguments": {}}\x11' % joined])}]
+            item = self.ask([*items, added])["output"][0]
+            self.assertEqual((item["type"], item["name"], item.get("namespace")), ("function_call", *names))
+        back = [added, {"role": "user", "content": "call"}, {**item, "name": "wait", "namespace": "functions"}, {"type": "function_call_output", "call_id": item["call_id"], "output": "noon"}, {"role": "user", "content": "prompt"}]
+        self.assertEqual(re.findall('"name": *"([^"]+)"', self.ask(back)["output"][0]["content"][0]["text"]), ["wait"])
+        self.assertIn("input[1].tools[0].tools[1].name", self.ask([{"role": "user", "content": "x"}, {"type": "additional_tools", "tools": [{"type": "namespace", "name": "a", "tools": [function("b"), {"type": "function"}]}]}], status=400)["error"]["message"])
         self.assertIn("tools[0].tools[0].name", self.ask("x", tools=[{"type": "namespace", "name": "a", "tools": [{"type": "function"}]}], status=400)["error"]["message"])
 
     def test_items_of_other_servers(self):
