@@ -35,6 +35,10 @@ static enum MHD_Result send_reply(struct http_request *x, int status, struct buf
     if (status == 405)
         mhd.add_response_header(r, MHD_HTTP_HEADER_ALLOW,
                                 strcmp(x->allowed_method, "GET") ? x->allowed_method : "GET, HEAD");
+    if (status == 426) {
+        mhd.add_response_header(r, MHD_HTTP_HEADER_CONNECTION, "Upgrade");
+        mhd.add_response_header(r, MHD_HTTP_HEADER_UPGRADE, "HTTP/1.1");
+    }
     enum MHD_Result rc = mhd.queue_response(x->conn, (unsigned)status, r);
     mhd.destroy_response(r);
     return rc;
@@ -385,6 +389,12 @@ static const struct route *find_route(struct server *s, const char *url, struct 
     return NULL;
 }
 
+/* Codex asks for a WebSocket at /v1/responses first, and does without at once if it reads 426, not after 405. */
+static bool asks_for_websocket(struct http_request *x) {
+    const char *upgrade = mhd.lookup_connection_value(x->conn, MHD_HEADER_KIND, MHD_HTTP_HEADER_UPGRADE);
+    return upgrade && !strcasecmp(upgrade, "websocket");
+}
+
 /* Sets the route of a request, or refuses it. */
 static void set_route(struct http_request *x, const struct route *r, const char *url, const char *method) {
     char text[300];
@@ -393,6 +403,9 @@ static void set_route(struct http_request *x, const struct route *r, const char 
     else if (!r) {
         snprintf(text, sizeof text, "no resource %.100s; use /v1/chat/completions or /v1/models", url);
         set_refusal(x, 404, NULL, text);
+    } else if (strcmp(method, r->method) && asks_for_websocket(x)) {
+        snprintf(text, sizeof text, "%s is not served over WebSockets; use method %s", r->path, r->method);
+        set_refusal(x, 426, NULL, text);
     } else if (strcmp(method, r->method) && (strcmp(method, "HEAD") || strcmp(r->method, "GET"))) {
         x->allowed_method = r->method;
         snprintf(text, sizeof text, "%s needs method %s", r->path, r->method);

@@ -139,6 +139,16 @@ class Protocol(Case):
             self.assertFalse([h for h in headers if h.lower().startswith("access-control")])
         self.assertEqual(self.s.request("GET", "/v1/models?api-version=1")[0], 200)
 
+    def test_websocket(self):
+        """A client that would rather have a WebSocket, as Codex at first, reads 426, after which it sends a request."""
+        ask = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ=="}
+        status, headers, data = self.s.request("GET", "/v1/responses", headers=ask)
+        self.assertEqual((status, headers["Upgrade"], headers["Connection"]), (426, "HTTP/1.1", "Upgrade"))
+        self.assertEqual(json.loads(data)["error"]["message"], "/v1/responses is not served over WebSockets; use method POST")
+        self.assertEqual(self.s.request("GET", "/v1/elsewhere", headers=ask)[0], 404)
+        self.assertEqual(self.s.request("GET", "/v1/models", headers=ask)[0], 200)
+        self.assertEqual(self.s.request("GET", "/v1/responses", headers={**ask, "Upgrade": "h2c"})[0], 405)
+
     def test_progress(self):
         text = self.s.stream("prefill").read().decode()
         self.assertRegex(text, r"(?m)^: prompt \d+ of 1000, [\d.]+ s left$")
