@@ -39,15 +39,18 @@ static struct {
     _Atomic(const uint8_t *) begin;
     const uint8_t *end;
     char *path;
+    dev_t device;
+    ino_t inode;
 } maps[MAX_MAPS];
 static pthread_mutex_t maps_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static void remember(const uint8_t *begin, size_t size, const char *path) {
+static void remember(const uint8_t *begin, size_t size, const char *path, const struct stat *st) {
     pthread_mutex_lock(&maps_lock);
     for (int i = 0; i < MAX_MAPS; i++)
         if (!atomic_load(&maps[i].begin)) {
             maps[i].path = mem_strdup(path);
             maps[i].end = begin + size;
+            maps[i].device = st->st_dev, maps[i].inode = st->st_ino;
             atomic_store(&maps[i].begin, begin);
             break;
         }
@@ -81,8 +84,9 @@ void file_map_prefetch(const void *p, size_t size) {
         madvise((void *)begin, end - begin < SLICE ? end - begin : SLICE, MADV_WILLNEED);
 }
 
-/* Opens the file that is mapped at p; *at: offset in the file. -1: not mapped, or the file was removed. */
+/* Opens the file that is mapped at p; *at: offset in the file. -1: not mapped, or the file was removed or replaced. */
 static int open_owner(const uint8_t *p, off_t *at) {
+    struct stat st;
     int fd = -1;
     errno = ENOENT;
     pthread_mutex_lock(&maps_lock);
@@ -91,6 +95,10 @@ static int open_owner(const uint8_t *p, off_t *at) {
         if (!begin || p < begin || p >= maps[i].end) continue;
         *at = p - begin;
         if (!maps[i].path || (fd = open(maps[i].path, O_RDONLY | O_CLOEXEC)) < 0) break;
+        if (!fstat(fd, &st) && st.st_dev == maps[i].device && st.st_ino == maps[i].inode) break;
+        close(fd);
+        fd = -1, errno = ESTALE;
+        break;
     }
     pthread_mutex_unlock(&maps_lock);
     return fd;
@@ -117,10 +125,21 @@ int file_map_reload(const void *p, size_t size) {
     return file_map_touch(p, size);
 }
 
+/* Whether mincore tells what is cached: to who owns the file or may write it. To others it calls all pages cached. */
+static bool tells_cached(const void *p) {
+    struct stat st;
+    off_t at;
+    const int fd = open_owner(p, &at);
+    const bool tells =
+        fd >= 0 && !fstat(fd, &st) && (st.st_uid == geteuid() || !faccessat(fd, "", W_OK, AT_EACCESS | AT_EMPTY_PATH));
+    if (fd >= 0) close(fd);
+    return tells;
+}
 size_t file_map_cached(const void *p, size_t size) {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     unsigned char in[FILE_HUGE_PAGE / 4096];
     size_t cached = 0;
+    if (!tells_cached(p)) return 0;
     for (size_t at = 0, step; at < size; at += step) {
         step = size - at < sizeof in * page ? size - at : sizeof in * page;
         if (mincore((uint8_t *)p + at, step, in)) return 0;
@@ -242,7 +261,7 @@ int file_map(struct file_map *m, const char *path, struct error *e) {
                          (long long)st.st_size, strerror(err));
     }
     m->data = p;
-    if (p) remember(p, m->size, path);
+    if (p) remember(p, m->size, path, &st);
     return 0;
 }
 

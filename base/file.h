@@ -29,7 +29,8 @@ void file_map_prefetch(const void *begin, size_t size);
 void file_map_drop(const void *begin, size_t size);
 
 enum { FILE_HUGE_PAGE = 2 << 20 }; /* bytes; maps of 32 MB and more begin at a multiple of it */
-/* The bytes of a range of a map that are in memory; 0 if the system does not tell. p: aligned to pages. */
+/* The bytes of a range of a map that are in memory; 0 if the system does not tell, as of files of another user that
+ * this one may only read. p: aligned to pages. */
 size_t file_map_cached(const void *p, size_t size);
 /* Reads and maps a range in whole pages. Returns 0, or -errno; pages that were not read are read on the next access. */
 int file_map_touch(const void *p, size_t size);

@@ -10,8 +10,8 @@
 #include "base/log.h"
 #include "base/mem.h"
 
-/* Pages that must have become large at first; slow pages in a row that end it. */
-enum { PROBE = 4, SLOW = 5 };
+/* Pages in a row that end it: that stay small, at first and after some became large; that are slow. */
+enum { SMALL_FIRST = 4, SMALL_LATER = 16, SLOW = 5 };
 static const double SLOW_S = 0.01; /* a large page that takes longer to read is slow */
 static const double REST = 2;      /* times as long as reading took: an answer loses little speed meanwhile */
 
@@ -19,7 +19,8 @@ struct huge_pages {
     const struct checkpoint *files;
     pthread_t thread;
     atomic_bool stop;
-    int n_read, n_large, n_slow; /* large pages read, of which the first PROBE became large; slow ones in a row */
+    int n_read, n_small, n_slow; /* pages read; in a row: that stayed small, that were slow */
+    bool gives_large;
     double seconds;
 };
 
@@ -32,9 +33,11 @@ static const char *convert(struct huge_pages *l, const uint8_t *p) {
     l->n_slow = took > SLOW_S ? l->n_slow + 1 : 0;
     usleep((useconds_t)(REST * 1e6 * fmin(took, SLOW_S)));
     if (l->n_slow == SLOW) return ", then the disk was too slow";
-    if (l->n_read > PROBE) return NULL;
-    l->n_large += file_map_large(p, FILE_HUGE_PAGE) == FILE_HUGE_PAGE;
-    return l->n_read == PROBE && l->n_large < PROBE / 2 ? ", which it does not give" : NULL;
+    const bool is_large = file_map_large(p, FILE_HUGE_PAGE) == FILE_HUGE_PAGE;
+    l->gives_large |= is_large;
+    l->n_small = is_large ? 0 : l->n_small + 1;
+    if (l->n_small < (l->gives_large ? SMALL_LATER : SMALL_FIRST)) return NULL;
+    return l->gives_large ? ", then the system gave no more" : ", which it does not give";
 }
 static const char *convert_file(struct huge_pages *l, const struct file_map *m) {
     const char *why = NULL;

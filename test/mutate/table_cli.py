@@ -181,6 +181,8 @@ change("settle-processor", "timelines are closed while the CPU of virtual time s
        (BLEND, "        return gpu_stream_sync(s->cpu_queue);\n    }\n    if (any_device", "        return 0;\n    }\n    if (any_device"),
        (BLEND, "    cpu_settle(b->s->m, (struct gpu_timeline *[]){b->cpu_done, b->arrived}, 2);", ""))
 change("large-cold", "weights that nobody asked for are read from the disk", "unit_large", ("engine/weights/huge_pages.c", "if (!cached) continue;", ""))
+change("large-others", "weights of another user count as read although nothing is in memory", "unit_large", ("base/file.c", "    if (!tells_cached(p)) return 0;\n", ""))
+change("large-no-more", "all weights are read again although the system has no more large pages", "unit_large", ("engine/weights/huge_pages.c", "l->n_small = is_large ? 0 : l->n_small + 1;", "l->n_small = is_large || l->gives_large ? 0 : l->n_small + 1;"))
 change("calls-none", "Python's None in a call is a string", "unit_tools", ("tokenizer/chat/tool_calls_notation.c", '{"None", "null"}', '{"None", "\\"None\\""}'))
 change("calls-depth", "a value of a call ends at the first comma, also within a list", "unit_tools", ("tokenizer/chat/tool_calls_notation.c", 'if (!depth && strchr(",)]}", c)) return 0;', 'if (strchr(",)]}", c)) return 0;'))
 change("calls-escape", "escapes of Python's strings are copied", "unit_tools", ("tokenizer/chat/tool_calls_notation.c", "c = *++t->s;", "t->s++;"))

@@ -383,6 +383,12 @@ static void maps_can_be_dropped(void **state) {
     file_map_prefetch(m.data + 120 * PAGE, 3);
     file_map_drop(data, PAGES * PAGE); /* no mapping: nothing happens */
     assert_memory_equal(m.data, data, PAGES * PAGE);
+    assert_int_equal(file_map_copy(data, m.data + PAGE, PAGE, &e), 0);
+    assert_memory_equal(m.data + PAGE, data, PAGE);
+    assert_int_equal(file_write(path, "another", 7, &e), 0); /* in its place */
+    assert_int_equal(file_map_copy(data, m.data, PAGE, &e), ERR_RUNTIME);
+    assert_non_null(strstr(e.text, "Stale"));
+    assert_memory_equal(m.data + PAGE, data, PAGE);
     file_unmap(&m);
     unlink(path);
     free(data);
