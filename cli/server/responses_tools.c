@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "cli/server/api_members.h"
 #include "cli/server/api_messages.h"
 
@@ -52,22 +53,28 @@ static int read_choice(struct api_request *r, const struct json *choice, struct 
 struct listing {
     struct api_request *r;
     struct json *tools; /* NULL: the request has no such member */
-    char where[40];     /* of the list that is read */
+    uint32_t *index;    /* [n_index], a power of two: numbers of tools from 1 on, by the hash of their names */
+    size_t n_index;
+    char where[40]; /* of the list that is read */
     bool strict;
 };
 
-static bool has_tool(const struct json *tools, const struct json *name) {
-    for (uint32_t i = 0; i < tools->n; i++) {
-        const struct json *other = json_path(&tools->items[i], "function.name");
-        if (other && other->n == name->n && !memcmp(other->string, name->string, name->n)) return true;
+/* Returns the place of a name in the index: that of the tool that has it, or an empty one. */
+static uint32_t *index_at(const struct listing *l, const struct json *name) {
+    const uint64_t seed = (uintptr_t)l->index; /* so that no client can choose names that share a place */
+    for (size_t at = hash64(name->string, name->n, seed);; at++) {
+        uint32_t *slot = &l->index[at & (l->n_index - 1)];
+        const struct json *other = *slot ? json_path(&l->tools->items[*slot - 1], "function.name") : NULL;
+        if (!other || (other->n == name->n && !memcmp(other->string, name->string, name->n))) return slot;
     }
-    return false;
 }
 
 /* Adds a function, unless one of that name is there. name: by which the model calls it. */
 static int add_tool(const struct listing *l, const struct json *t, const struct json *name, struct error *e) {
     struct json *list = (struct json *)l->tools->items;
-    if (has_tool(l->tools, name)) return 0;
+    uint32_t *slot = index_at(l, name);
+    if (*slot) return 0;
+    *slot = l->tools->n + 1;
     return api_messages_tool(l->r, name, json_get(t, "description"), json_get(t, "parameters"), &list[l->tools->n++],
                              e);
 }
@@ -151,7 +158,9 @@ static int open_tools(struct listing *l, const struct json *from, const struct j
     TRY(api_messages_array(l->r, (uint32_t)(n + functions), &all, &list, e));
     *l->tools = (struct json){.type = JSON_ARRAY, .items = list};
     l->r->spaced = arena_alloc(&l->r->arena, (functions + 1) * sizeof *l->r->spaced);
-    return l->r->spaced ? 0 : error_set(e, ERR_MEMORY, "no memory");
+    for (l->n_index = 2; l->n_index < 2 * (n + functions); l->n_index *= 2) continue;
+    l->index = arena_calloc(&l->r->arena, l->n_index, sizeof *l->index);
+    return l->r->spaced && l->index ? 0 : error_set(e, ERR_MEMORY, "no memory");
 }
 
 int responses_tools_read(struct api_request *r, const struct json *root, bool strict, struct error *e) {

@@ -376,6 +376,9 @@ class Responses(Api):
         self.assertEqual(re.findall('"name": *"([^"]+)"', self.ask(back)["output"][0]["content"][0]["text"]), ["wait"])
         self.assertIn("input[1].tools[0].tools[1].name", self.ask([{"role": "user", "content": "x"}, {"type": "additional_tools", "tools": [{"type": "namespace", "name": "a", "tools": [function("b"), {"type": "function"}]}]}], status=400)["error"]["message"])
         self.assertIn("tools[0].tools[0].name", self.ask("x", tools=[{"type": "namespace", "name": "a", "tools": [{"type": "function"}]}], status=400)["error"]["message"])
+        # each name once, and any number of them in no time
+        many = {"model": "fake", "input": "x", "tools": [function(str(i)) for i in range(60000)], "text": {"format": {"type": "x"}}}
+        self.assertIn("text.format", self.post("/v1/responses", many, 400)["error"]["message"])
 
     def test_items_of_other_servers(self):
         """A conversation that began at another server goes on: calls that the client has carried out are calls, whatever their kind, and what that server did itself is left out."""
