@@ -25,6 +25,7 @@ struct api_request {
     size_t n_spaced;
     enum api_tool_choice tool_choice; /* NONE: tools is NULL */
     const struct json *forced_tool;   /* with REQUIRED: name of the only tool that may be called; NULL: any */
+    const struct json *allowed_tools; /* names of those that may be called; NULL: all */
     bool single_tool_call;            /* at most one call in an answer */
     /* answers of the protocol have no calls: as the model writes them, they are text */
     bool no_tool_calls;

@@ -75,6 +75,17 @@ static int read_integer(const char *name, const struct json *j, double lo, doubl
     return 0;
 }
 
+/* Reads any integer: clients draw seeds from all of uint64_t, and some below 0. -1 is no seed. Equal seeds stay equal,
+ * and those of an answer's choices, which follow each other, do not overflow. */
+static int read_seed(const char *name, const struct json *j, int64_t *out, struct error *e) {
+    static const double most = 9.2e18;
+    const double v = json_num(j, NAN);
+    if (!isfinite(v) || v != floor(v)) return error_set(e, ERR_USAGE, "%s: must be an integer", name);
+    const int64_t seed = fabs(v) <= most ? json_int(j, (int64_t)v) : (int64_t)fmod(fabs(v), most);
+    *out = seed >= -1 ? seed : -(seed + 1);
+    return 0;
+}
+
 /* Reads a number of tokens. One that is larger than any context limits nothing. */
 static int read_limit(const char *name, const struct json *j, double lo, int *out, struct error *e) {
     enum { MOST = 1 << 24 };
@@ -102,7 +113,7 @@ static int read_member(struct api_request *r, const struct api_member *m, const 
         TRY(read_integer(name, j, m->lo, m->hi, &integer, e));
         *(int *)field = (int)integer;
         return 0;
-    case MEMBER_LONG: TRY(read_integer(name, j, m->lo, m->hi, field, e)); return 0;
+    case MEMBER_SEED: return read_seed(name, j, field, e);
     case MEMBER_LIMIT: return read_limit(name, j, m->lo < -1 ? m->lo : -1, field, e);
     case MEMBER_FLAG:
     case MEMBER_NO_FLAG:

@@ -8,7 +8,7 @@
 enum api_member_kind {
     MEMBER_NUMBER,   /* float, from lo to hi */
     MEMBER_INTEGER,  /* int, from lo to hi */
-    MEMBER_LONG,     /* int64_t, from lo to hi */
+    MEMBER_SEED,     /* int64_t: -1, or folded into 0 to 9.2e18 */
     MEMBER_LIMIT,    /* int: a number of tokens from 0, or -1 for no limit; lo: another such number below */
     MEMBER_FLAG,     /* bool */
     MEMBER_NO_FLAG,  /* bool, with the opposite meaning */
@@ -51,8 +51,7 @@ struct api_member {
         API_VALUE("dry_allowed_length", MEMBER_INTEGER, dry_allowed_length, 0, 1 << 24), \
         API_VALUE("dry_penalty_last_n", MEMBER_INTEGER, dry_penalty_last_n, -1, 1 << 24), \
         {.name = "dry_sequence_breakers", .kind = MEMBER_BREAKERS}, \
-        API_VALUE("top_n_sigma", MEMBER_NUMBER, top_n_sigma, -1, 100), \
-        API_VALUE("seed", MEMBER_LONG, seed, -1, 9.2e18)
+        API_VALUE("top_n_sigma", MEMBER_NUMBER, top_n_sigma, -1, 100), API_VALUE("seed", MEMBER_SEED, seed)
 struct api_member_table {
     const struct api_member *rows;
     size_t n;

@@ -92,6 +92,28 @@ int api_messages_check_tool(const struct json *tool, uint32_t i, struct error *e
     return name && name->type == JSON_STRING ? 0 : error_set(e, ERR_USAGE, "tools[%u].function.name: missing", i);
 }
 
+int api_messages_read_choice(struct api_request *r, const struct json *choice, struct error *e) {
+    const struct json *type = json_get(choice, "type"), *word = type ? type : choice;
+    const struct json *name = json_path(choice, "function.name"), *list = json_get(choice, "allowed_tools");
+    if (!name) name = json_get(choice, "name");
+    if (!api_members_present(choice) || json_is(word, "auto")) return 0;
+    if (json_is(word, "none")) return r->tool_choice = API_TOOLS_NONE, 0;
+    if (json_is(word, "required") || json_is(word, "any")) return r->tool_choice = API_TOOLS_REQUIRED, 0;
+    if ((json_is(type, "function") || json_is(type, "tool")) && name && name->type == JSON_STRING)
+        return r->tool_choice = API_TOOLS_REQUIRED, r->forced_tool = name, 0;
+    if (!json_is(type, "allowed_tools"))
+        return error_set(e, ERR_USAGE, "tool_choice: must be none, auto, required, or a function with its name");
+    if (!list) list = choice; /* /v1/responses */
+    const struct json *mode = json_get(list, "mode");
+    r->allowed_tools = json_get(list, "tools");
+    if (!r->allowed_tools || r->allowed_tools->type != JSON_ARRAY ||
+        !(json_is(mode, "auto") || json_is(mode, "required")))
+        return error_set(e, ERR_USAGE,
+                         "tool_choice.allowed_tools: needs the mode auto or required, and a list of tools");
+    r->tool_choice = json_is(mode, "required") ? API_TOOLS_REQUIRED : API_TOOLS_AUTO;
+    return 0;
+}
+
 int api_messages_read_thinking(const struct json *thinking, int *think, struct error *e) {
     const struct json *type = json_get(thinking, "type");
     if (json_is(type, "enabled") || json_is(type, "disabled")) return *think = json_is(type, "enabled"), 0;
@@ -125,8 +147,9 @@ int api_messages_json(struct api_request *r, const struct json *value, struct js
     return api_messages_take(r, &b, out, e);
 }
 
-/* Returns the text of a part of a content. */
+/* Returns the text of a part of a content, which LangChain's clients also send as a string. */
 static const struct json *part_text(const struct json *part) {
+    if (part->type == JSON_STRING) return part;
     return json_get(part, json_is(json_get(part, "type"), "refusal") ? "refusal" : "text");
 }
 
@@ -136,6 +159,10 @@ int api_messages_join(struct api_request *r, const struct json *parts, const cha
     size_t n = 0;
     for (uint32_t i = 0; i < parts->n; i++) {
         const struct json *text = part_text(&parts->items[i]), *type = json_get(&parts->items[i], "type");
+        if (text == &parts->items[i]) {
+            n += text->n;
+            continue;
+        }
         if (type && type->type == JSON_STRING && !is_word_of(type, types))
             return error_set(e, ERR_USAGE, "%s[%u]: %.*s is not supported: only parts of type %.*s%s are", where, i,
                              (int)(type->n < 60 ? type->n : 60), type->string, first, types, also);
@@ -181,22 +208,53 @@ struct json api_messages_without_headers(const struct json *content) {
 
 /* --- tools and template variables ------------------------------------------------------------- */
 
+/* Returns the name of a tool, which an entry of allowed_tools may have without `function`. */
+static const struct json *name_of(const struct json *tool) {
+    const struct json *name = json_path(tool, "function.name");
+    return name ? name : json_get(tool, "name");
+}
+
 static bool has_tool(const struct json *tools, const struct json *name) {
     for (uint32_t i = 0; i < tools->n; i++) {
-        const struct json *n = json_path(&tools->items[i], "function.name");
+        const struct json *n = name_of(&tools->items[i]);
         if (n && n->type == JSON_STRING && n->n == name->n && !memcmp(n->string, name->string, n->n)) return true;
     }
     return false;
 }
 
+static int check_named(const struct api_request *r, const struct json *name, struct error *e) {
+    if (has_tool(r->tools, name)) return 0;
+    return error_set(e, ERR_USAGE, "tool_choice: no tool has the name %.*s", (int)(name->n < 60 ? name->n : 60),
+                     name->string);
+}
+
+/* Leaves out the functions that the client does not allow in this answer. Entries of other types name tools that
+ * servers carry out. */
+static int keep_allowed(struct api_request *r, struct error *e) {
+    const struct json *all = r->tools, *allowed = r->allowed_tools;
+    struct json *kept = arena_alloc(&r->arena, sizeof *kept), *list;
+    if (!kept) return no_memory(e);
+    for (uint32_t i = 0; i < allowed->n; i++) {
+        const struct json *name = name_of(&allowed->items[i]);
+        if (!json_is(json_get(&allowed->items[i], "type"), "function")) continue;
+        if (!name || name->type != JSON_STRING)
+            return error_set(e, ERR_USAGE, "tool_choice.allowed_tools: tools[%u] has no name", i);
+        TRY(check_named(r, name, e));
+    }
+    TRY(api_messages_array(r, all->n, kept, &list, e));
+    kept->n = 0;
+    for (uint32_t i = 0; i < all->n; i++)
+        if (has_tool(allowed, name_of(&all->items[i]))) list[kept->n++] = all->items[i];
+    r->tools = kept->n ? kept : NULL;
+    return 0;
+}
+
 static int check_tools(struct api_request *r, struct error *e) {
     if (api_members_empty(r->tools) || r->tool_choice == API_TOOLS_NONE) r->tools = NULL;
+    if (r->tools && r->allowed_tools) TRY(keep_allowed(r, e));
     if (r->tool_choice != API_TOOLS_REQUIRED) return 0;
     if (!r->tools) return error_set(e, ERR_USAGE, "tool_choice: a call is required, but there are no tools");
-    if (r->forced_tool && !has_tool(r->tools, r->forced_tool))
-        return error_set(e, ERR_USAGE, "tool_choice: no tool has the name %.*s",
-                         (int)(r->forced_tool->n < 60 ? r->forced_tool->n : 60), r->forced_tool->string);
-    return 0;
+    return r->forced_tool ? check_named(r, r->forced_tool, e) : 0;
 }
 
 /* Translates an effort for a template without that variable: "none" disables thinking, anything else changes

@@ -28,6 +28,9 @@ int api_messages_open_tools(struct api_request *r, const struct json *from, stru
                             struct error *e);
 /* Checks that tools[i], in the form of a chat template, is a function with a name. */
 int api_messages_check_tool(const struct json *tool, uint32_t i, struct error *e);
+/* Reads the tool_choice of a chat or response: a word, also as the type of an object; a function, whose name may stand
+ * beside the type; or allowed_tools. "any" is what Mistral's clients call required. */
+int api_messages_read_choice(struct api_request *r, const struct json *choice, struct error *e);
 /* Reads `thinking`, an object with a type, into *think: 1, 0, or unchanged if the model decides. */
 int api_messages_read_thinking(const struct json *thinking, int *think, struct error *e);
 /* Leaves out tools[i], whose type is another than that of the tools that a client carries out. strict: refuses it. */
@@ -36,10 +39,10 @@ int api_messages_skip_tool(struct api_request *r, uint32_t i, const struct json 
 /* Makes an array of n items in the arena. */
 int api_messages_array(struct api_request *r, uint32_t n, struct json *out, struct json **items, struct error *e);
 
-/* Joins content parts into one text, the only form that templates and the model accept. A part is an object with a type
- * of `types` (separated by spaces) and a text under the name `text` or, of a refusal, `refusal`. where: what messages
- * call the list, such as "messages[3].content"; also: what else is supported there, after the first of `types`, such as
- * " and image_url". */
+/* Joins content parts into one text, the only form that templates and the model accept. A part is a string, or an
+ * object with a type of `types` (separated by spaces) and a text under the name `text` or, of a refusal, `refusal`.
+ * where: what messages call the list, such as "messages[3].content"; also: what else is supported there, after the
+ * first of `types`, such as " and image_url". */
 int api_messages_join(struct api_request *r, const struct json *parts, const char *types, const char *also,
                       const char *where, struct json *out, struct error *e);
 

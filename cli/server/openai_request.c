@@ -209,7 +209,7 @@ static int read_messages(struct api_request *r, const struct json *from, const s
 }
 
 static int read_tools(struct api_request *r, const struct json *root, bool strict, struct error *e) {
-    const struct json *from = json_get(root, "tools"), *choice = json_get(root, "tool_choice");
+    const struct json *from = json_get(root, "tools");
     struct json *tools, *list;
     TRY(api_messages_open_tools(r, from, &tools, &list, e));
     for (uint32_t i = 0; tools && i < from->n; i++) {
@@ -221,15 +221,7 @@ static int read_tools(struct api_request *r, const struct json *root, bool stric
         } else TRY(api_messages_skip_tool(r, i, type, "function", strict, e));
     }
     r->tools = tools;
-    if (!api_members_present(choice) || json_is(choice, "auto")) return 0;
-    if (json_is(choice, "none")) return r->tool_choice = API_TOOLS_NONE, 0;
-    const struct json *name = json_path(choice, "function.name");
-    if (!json_is(choice, "required") &&
-        (!json_is(json_get(choice, "type"), "function") || !name || name->type != JSON_STRING))
-        return error_set(e, ERR_USAGE, "tool_choice: must be none, auto, required, or a function with its name");
-    r->tool_choice = API_TOOLS_REQUIRED;
-    r->forced_tool = name;
-    return 0;
+    return api_messages_read_choice(r, json_get(root, "tool_choice"), e);
 }
 
 /* Removes the partial answer from the messages. Its reasoning cannot be restored as tokens, so it is refused. */

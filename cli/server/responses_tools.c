@@ -38,17 +38,6 @@ void responses_tools_put_name(struct buf *b, const struct api_request *r, const 
     api_put_text_member(b, "name", call->name.data, call->name.len);
 }
 
-static int read_choice(struct api_request *r, const struct json *choice, struct error *e) {
-    const struct json *name = json_get(choice, "name");
-    if (json_is(choice, "none")) r->tool_choice = API_TOOLS_NONE;
-    else if (json_is(choice, "required")) r->tool_choice = API_TOOLS_REQUIRED;
-    else if (json_is(json_get(choice, "type"), "function") && name && name->type == JSON_STRING)
-        r->tool_choice = API_TOOLS_REQUIRED, r->forced_tool = name;
-    else if (api_members_present(choice) && !json_is(choice, "auto"))
-        return error_set(e, ERR_USAGE, "tool_choice: must be none, auto, required, or a function with its name");
-    return 0;
-}
-
 /* The list that is filled, from `tools` and from items of the input that add tools. */
 struct listing {
     struct api_request *r;
@@ -166,7 +155,7 @@ static int open_tools(struct listing *l, const struct json *from, const struct j
 int responses_tools_read(struct api_request *r, const struct json *root, bool strict, struct error *e) {
     const struct json *from = json_get(root, "tools"), *input = json_get(root, "input");
     struct listing l = {.r = r, .where = "tools", .strict = strict};
-    TRY(read_choice(r, json_get(root, "tool_choice"), e));
+    TRY(api_messages_read_choice(r, json_get(root, "tool_choice"), e));
     TRY(open_tools(&l, from, input, e));
     if (l.tools && api_members_present(from)) TRY(add_list(&l, from, e));
     for (uint32_t i = 0; l.tools && input && input->type == JSON_ARRAY && i < input->n; i++) {

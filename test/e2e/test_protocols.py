@@ -66,8 +66,28 @@ class Chat(Model):
         call = streamed_calls(got)[0]["function"]
         self.assertTrue(done and is_city(json.loads(call["arguments"])), call)
 
+    def test_choices_of_tools(self):
+        """Other ways to write a choice: as an object's type, a name beside the type, "any", and a list of the tools that are allowed."""
+        body = ask("hello", tools=TOOLS, seed=1, temperature=1.5, max_tokens=150, parallel_tool_calls=False)
+        function = {"type": "function", "function": {"name": "get_time"}}
+        for choice in ({"type": "function", "name": "get_time"}, {"type": "tool", "name": "get_time"}, {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [function]}},
+                       {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "get_time"}, {"type": "web_search"}]}):
+            self.assertEqual(self.calls(self.post("/v1/chat/completions", {**body, "tool_choice": choice})["choices"][0]), [("get_time", {})], choice)
+        for choice in ("any", {"type": "any"}, {"type": "required"}):
+            self.assertEqual(len(self.calls(self.post("/v1/chat/completions", {**body, "tool_choice": choice})["choices"][0])), 1, choice)
+        tokens = lambda **more: self.post("/hearth/tokens", {**body, **more})["tokens"]
+        allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [function]}}
+        self.assertEqual(tokens(tool_choice=allowed), tokens(tools=TOOLS[1:]))
+        self.assertEqual(tokens(tool_choice={"type": "auto"}), tokens())
+        self.assertEqual(tokens(tool_choice={"type": "none"}), tokens(tool_choice="none"))
+        item = self.post("/v1/responses", {"input": "hello", "tools": [{"type": "function", **t["function"]} for t in TOOLS], "max_output_tokens": 150,
+                                           "tool_choice": {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "get_time"}]}})["output"][0]
+        self.assertEqual((item["type"], item["name"]), ("function_call", "get_time"))
+
     def test_forced_calls_refused(self):
         for more, word in (({"tools": []}, "there are no tools"), ({"tool_choice": {"type": "function", "function": {"name": "other"}}}, "no tool has the name other"),
+                           ({"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "other"}]}}, "no tool has the name other"), ({"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function"}]}}, "tools[0] has no name"),
+                           ({"tool_choice": {"type": "allowed_tools", "mode": "required", "tools": []}}, "there are no tools"), ({"tool_choice": {"type": "allowed_tools", "mode": "all", "tools": []}}, "needs the mode"), ({"tool_choice": {"type": "allowed_tools"}}, "needs the mode"),
                            ({"tools": [{"type": "function", "function": {"name": "a", "parameters": {"type": "object", "properties": {"x": {"not": {"format": "x"}}}}}}]}, "parameters of tool a: #/properties/x/not"),
                            ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tool 1: a name of letters"), ({"tools": [{"type": "function", "function": {"name": "a", "parameters": {"type": "string"}}}]}, "#/type"),
                            ({"tools": [{"type": "custom", "name": "a"}]}, "there are no tools")):

@@ -167,8 +167,18 @@ class Protocol(Case):
         j = self.s.chat("stubborn", stop="deaf3", max_tokens=40)[1]  # what an engine generates before it hears of the stop does not count
         self.assertEqual((j["choices"][0]["message"]["content"], j["usage"]["completion_tokens"]), ("deaf0 deaf1 deaf2 ", len("deaf0 deaf1 deaf2 deaf3")))
 
+    def test_any_integer_is_a_seed(self):
+        """Clients draw seeds from all of uint64_t; equal ones are equal, and those of choices follow each other."""
+        seeds = lambda seed: [c["message"]["content"].split("seed ")[1].split()[0] for c in self.s.chat("sampling", seed=seed, n=2, max_tokens=200)[1]["choices"]]
+        for seed in (2**64 - 1, 2**63, 2**63 - 1, -(2**63), -2, 10**30):
+            first, second = seeds(seed)
+            self.assertEqual(seeds(seed), [first, second])
+            self.assertEqual(int(second), int(first) + 1)
+            self.assertGreaterEqual(int(first), 0)
+        self.assertEqual(seeds(9 * 10**18)[0], str(9 * 10**18))
+
     def test_conversation(self):
-        parts = [{"type": "text", "text": "prompt "}, {"type": "text", "text": "x"}]
+        parts = [{"type": "text", "text": "prompt "}, "x"]  # LangChain's clients send strings among the parts
         body = {"messages": [{"role": "system", "content": "S"}, {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": parts}]}
         text = json.loads(self.s.request("POST", "/v1/chat/completions", body)[2])["choices"][0]["message"]["content"]
         self.assertEqual(text, "[system]S[user]a[assistant]b[user]prompt x[assistant]")
@@ -226,13 +236,13 @@ class Protocol(Case):
                            (ask("x", chat_template="{{ x }}"), "chat_template"), (ask("x", modalities=["text", "audio"]), "modalities"), (ask("x", web_search_options={}), "web_search_options"), (ask("x", max_tokens=-2), "max_tokens"), (ask("x", temperature=-1), "temperature"), (ask("x", temperature="hot"), "temperature"),
                            (ask("x", stop=[3]), "stop"), (ask("x", stop=""), "stop"), (ask("x", tools={}), "tools"), (ask("x", tools=[3]), "tools[0]"), (ask("x", tools=[{"type": "function", "name": "a"}]), "tools[0].function.name: missing"), (ask("x", tools=[{"function": {}}]), "tools[0].function.name"),
                            (ask("x", tool_choice="required"), "tool_choice"), (ask("x", response_format={"type": "yaml"}), "response_format.type"), (ask("x", response_format={"type": "json_schema", "json_schema": {"schema": {"not": {"format": "x"}}}}), "#/not"), (ask("x", response_format={"type": "json_object", "schema": {"not": {"format": "x"}}}), "response_format.schema: #/not"), (ask("x", response_format={"type": "json_schema"}), "response_format: a schema is required"), (ask("x", frequency_penalty=3), "frequency_penalty"),
-                           (ask("x", chat_template_kwargs=[]), "chat_template_kwargs"), (ask("x", seed=-2), "seed"), (ask("x", logit_bias={"five": 1}), "logit_bias"), (ask("x", logit_bias={"5": 101}), "logit_bias"), (ask("x", logit_bias=[5]), "logit_bias"),
+                           (ask("x", chat_template_kwargs=[]), "chat_template_kwargs"), (ask("x", seed=1.5), "seed: must be an integer"), (ask("x", logit_bias={"five": 1}), "logit_bias"), (ask("x", logit_bias={"5": 101}), "logit_bias"), (ask("x", logit_bias=[5]), "logit_bias"),
                            (ask([{"type": "image_url", "image_url": {"url": "x"}}]), "messages[0].content[0]: hearth fetches no images from the network"), (ask([{"type": "text"}]), "messages[0].content[0]"),
                            (ask("x", stream="yes"), "stream: must be true or false"), (ask("x", stream_options=[]), "stream_options: must be an object"),
                            (ask("x", stream_options={"include_usage": 1}), "include_usage: must be true or false"), (ask("x", store="no"), "store"), (ask("x", parallel_tool_calls=1), "parallel_tool_calls"), (ask("x", user=5), "user: must be a string"),
                            (ask("x", reasoning_effort=3), "reasoning_effort: must be a string"), (ask("x", n=1.5), "n: must be"), (ask("x", repeat_penalty=0), "repeat_penalty"),
                            (ask("x", dry_sequence_breakers=["a", 1]), "dry_sequence_breakers: text 2"), (ask("x", dry_sequence_breakers="a"), "dry_sequence_breakers: 'a' is not a JSON list"), (ask("x", dry_multiplier=-1), "dry_multiplier"), (ask("x", dry_base=0.5), "dry_base"),
-                           (ask("x", tools=[{"type": 3}]), "tools[0].type"), (ask("x", tool_choice="any"), "tool_choice: must be"),
+                           (ask("x", tools=[{"type": 3}]), "tools[0].type"), (ask("x", tool_choice="some"), "tool_choice: must be"), (ask("x", tool_choice="any"), "there are no tools"),
                            ({"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y", "function_call": {"name": "a", "arguments": ""}}, {"role": "user", "content": "z"}]}, "messages[1].function_call"),
                            (ask("x", add_generation_prompt="no"), "add_generation_prompt"), (ask("x", tool_choice={"type": "function", "function": {"name": "a"}}), "tool_choice")):
             self.refused(400, word, body)
