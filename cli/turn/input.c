@@ -63,8 +63,11 @@ int input_clean_text(const char *what, const struct buf *raw, struct buf *out, s
     if (n >= 5 && !memcmp(s, "%PDF-", 5))
         return error_set(e, ERR_RUNTIME, "%s: not a text file (PDF); convert it first: pdftotext FILE - | hearth ...",
                          what);
-    if (n >= 2 && (!memcmp(s, "\xFF\xFE", 2) || !memcmp(s, "\xFE\xFF", 2)))
-        return error_set(e, ERR_RUNTIME, "%s: UTF-16 text; convert it to UTF-8 first: iconv -f UTF-16 -t UTF-8", what);
+    const bool is_wide = n >= 2 && (!memcmp(s, "\xFF\xFE", 2) || !memcmp(s, "\xFE\xFF", 2));
+    const int bits = is_wide && n >= 4 && !memcmp(s + 2, "\0\0", 2) ? 32 : 16;
+    if (is_wide)
+        return error_set(e, ERR_RUNTIME, "%s: UTF-%d text; convert it to UTF-8 first: iconv -f UTF-%d -t UTF-8", what,
+                         bits, bits);
     const size_t mark = utf8_mark(s, n);
     s += mark, n -= mark;
     size_t broken = out_utf8(out, s, n);

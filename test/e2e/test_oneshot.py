@@ -31,7 +31,7 @@ class OneShot(driver.Case):
                               b'<document name="b.txt">\ntext of b.txt\n</document>\n\nCompare\n')
         self.assertEqual(self.run_bin("-f", paths[0])[0], 2)  # no question
         for data, words in ((b"PK\x03\x04....", "office document"), (b"\x7fELF\x02", "ELF executable"), (b"abc\0def", "NUL bytes"), (b"\xe9t\xe9 " * 50, "LATIN1"),
-                            (b"\xff\xfea\0b\0", "UTF-16")):
+                            (b"\xff\xfea\0b\0", "UTF-16 text"), (b"\xff\xfe\0\0a\0\0\0", "iconv -f UTF-32")):
             with open(paths[0], "wb") as f:
                 f.write(data)
             rc, out, err = self.run_bin("-f", paths[0], "-p", "Compare")
