@@ -1,5 +1,6 @@
 #include "cli/server/api_messages.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "cli/server/api_members.h"
@@ -222,10 +223,33 @@ static bool has_tool(const struct json *tools, const struct json *name) {
     return false;
 }
 
-static int check_named(const struct api_request *r, const struct json *name, struct error *e) {
-    if (has_tool(r->tools, name)) return 0;
+static int no_tool(const struct json *name, struct error *e) {
     return error_set(e, ERR_USAGE, "tool_choice: no tool has the name %.*s", (int)(name->n < 60 ? name->n : 60),
                      name->string);
+}
+
+static int compare_names(const void *a, const void *b) {
+    const struct json *x = *(const struct json *const *)a, *y = *(const struct json *const *)b;
+    const int by = memcmp(x->string, y->string, x->n < y->n ? x->n : y->n);
+    return by ? by : (x->n > y->n) - (x->n < y->n);
+}
+/* The names of a list of tools, sorted: a request may have a hundred thousand. */
+struct names {
+    const struct json **at;
+    size_t n;
+};
+static int sort_names(struct api_request *r, const struct json *tools, struct names *out, struct error *e) {
+    if (!(out->at = arena_alloc(&r->arena, (tools->n + 1) * sizeof *out->at))) return no_memory(e);
+    for (uint32_t i = 0; i < tools->n; i++) {
+        const struct json *name = name_of(&tools->items[i]);
+        if (name && name->type == JSON_STRING) out->at[out->n++] = name;
+    }
+    qsort(out->at, out->n, sizeof *out->at, compare_names);
+    return 0;
+}
+static bool has_name(const struct names *names, const struct json *name) {
+    return name && name->type == JSON_STRING &&
+           bsearch(&name, names->at, names->n, sizeof *names->at, compare_names) != NULL;
 }
 
 /* Leaves out the functions that the client does not allow in this answer. Entries of other types name tools that
@@ -233,18 +257,21 @@ static int check_named(const struct api_request *r, const struct json *name, str
 static int keep_allowed(struct api_request *r, struct error *e) {
     const struct json *all = r->tools, *allowed = r->allowed_tools;
     struct json *kept = arena_alloc(&r->arena, sizeof *kept), *list;
+    struct names there = {0}, wanted = {0};
     if (!kept) return no_memory(e);
+    TRY(sort_names(r, all, &there, e));
+    TRY(sort_names(r, allowed, &wanted, e));
     for (uint32_t i = 0; i < allowed->n; i++) {
         const struct json *name = name_of(&allowed->items[i]);
         if (!json_is(json_get(&allowed->items[i], "type"), "function")) continue;
         if (!name || name->type != JSON_STRING)
             return error_set(e, ERR_USAGE, "tool_choice.allowed_tools: tools[%u] has no name", i);
-        TRY(check_named(r, name, e));
+        if (!has_name(&there, name)) return no_tool(name, e);
     }
     TRY(api_messages_array(r, all->n, kept, &list, e));
     kept->n = 0;
     for (uint32_t i = 0; i < all->n; i++)
-        if (has_tool(allowed, name_of(&all->items[i]))) list[kept->n++] = all->items[i];
+        if (has_name(&wanted, name_of(&all->items[i]))) list[kept->n++] = all->items[i];
     r->tools = kept->n ? kept : NULL;
     return 0;
 }
@@ -254,7 +281,7 @@ static int check_tools(struct api_request *r, struct error *e) {
     if (r->tools && r->allowed_tools) TRY(keep_allowed(r, e));
     if (r->tool_choice != API_TOOLS_REQUIRED) return 0;
     if (!r->tools) return error_set(e, ERR_USAGE, "tool_choice: a call is required, but there are no tools");
-    return r->forced_tool ? check_named(r, r->forced_tool, e) : 0;
+    return !r->forced_tool || has_tool(r->tools, r->forced_tool) ? 0 : no_tool(r->forced_tool, e);
 }
 
 /* Translates an effort for a template without that variable: "none" disables thinking, anything else changes
