@@ -137,7 +137,7 @@ static bool tells_cached(const void *p) {
 }
 size_t file_map_cached(const void *p, size_t size) {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    unsigned char in[FILE_HUGE_PAGE / 4096];
+    unsigned char in[MEM_HUGE_PAGE / 4096];
     size_t cached = 0;
     if (!tells_cached(p)) return 0;
     for (size_t at = 0, step; at < size; at += step) {
@@ -220,7 +220,7 @@ static int open_read(const char *path, struct stat *st, struct error *e) {
 
 /* Aligns large files to 2 MB so that 2 MB pages can replace their pages. */
 static void *map_at(int fd, size_t size) {
-    const size_t huge = FILE_HUGE_PAGE, page = (size_t)sysconf(_SC_PAGESIZE), whole = (size + page - 1) / page * page;
+    const size_t huge = MEM_HUGE_PAGE, page = (size_t)sysconf(_SC_PAGESIZE), whole = (size + page - 1) / page * page;
     if (size < 16 * huge) return mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
     uint8_t *p = mmap(NULL, whole + huge, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) return p;

@@ -12,8 +12,8 @@ struct file_map {
     size_t size;
     bool embedded;
 };
-/* Maps a regular file read-only. ERR_RUNTIME, ERR_MEMORY (no address space): name the path and errno. An empty file
- * maps to size 0. */
+/* Maps a regular file read-only, one of 32 MB or more at a multiple of MEM_HUGE_PAGE. ERR_RUNTIME, ERR_MEMORY (no
+ * address space): name the path and errno. An empty file maps to size 0. */
 int file_map(struct file_map *m, const char *path, struct error *e);
 void file_unmap(struct file_map *m); /* a zeroed map is valid */
 /* The path of the map that an address belongs to, or NULL. Async-signal-safe: for the SIGBUS of a file that shrank. */
@@ -28,7 +28,6 @@ void file_map_prefetch(const void *begin, size_t size);
 /* Drops a range of a map from this process and the page cache, e.g. after copying it. A later read comes from disk. */
 void file_map_drop(const void *begin, size_t size);
 
-enum { FILE_HUGE_PAGE = 2 << 20 }; /* bytes; maps of 32 MB and more begin at a multiple of it */
 /* The bytes of a range of a map that are in memory; 0 if the system does not tell, as of files of another user that
  * this one may only read. p: aligned to pages. */
 size_t file_map_cached(const void *p, size_t size);

@@ -7,7 +7,7 @@
 struct rewriting {
     struct gguf *g;
     struct arena *arena;
-    struct json *items; /* of the new metadata: [2 * capacity] */
+    struct json *items; /* [2 * capacity] keys and values of the new metadata */
     uint32_t n, capacity;
     const char *arch; /* llama.cpp's */
     int rc;
@@ -29,7 +29,7 @@ static const struct architecture {
     {"llama", "llama", NULL, false},
 };
 
-/* Keys behind the architecture's name. to NULL: says nothing that llama.cpp's files do not. */
+/* Keys after the architecture's name, by the beginning of that name. to NULL: the key is dropped. */
 static const struct {
     const char *arch, *from, *to;
 } keys[] = {
@@ -48,13 +48,9 @@ static const struct {
     {"qwen35", "rope.mrope_interleaved", NULL},
     {"qwen35", "rope.mrope_section", NULL},
     {"qwen35", "mrope_sections", NULL},
-    {"qwen35moe", "ssm.v_head_reordered", NULL},
-    {"qwen35moe", "rope.mrope_interleaved", NULL},
-    {"qwen35moe", "rope.mrope_section", NULL},
-    {"qwen35moe", "mrope_sections", NULL},
 };
 
-/* Ends of tensors' names. */
+/* Ends of tensors' names, likewise. */
 static const struct {
     const char *arch, *from, *to;
 } tensors[] = {
@@ -64,7 +60,6 @@ static const struct {
     {"gpt-oss", ".ffn_norm.weight", ".post_attention_norm.weight"},
     {"gemma4", ".ffn_gate_inp.per_expert_scale", ".ffn_down_exps.scale"},
     {"qwen35", ".ssm_dt", ".ssm_dt.bias"},
-    {"qwen35moe", ".ssm_dt", ".ssm_dt.bias"},
     {"qwen3next", ".ssm_dt", ".ssm_dt.bias"},
     {"laguna", ".attn_g.weight", ".attn_gate.weight"},
     {"nemotron_h_moe", ".ffn_latent_in.weight", ".ffn_latent_down.weight"},
@@ -74,6 +69,9 @@ static const struct {
 /* --- Metadata --------------------------------------------------------------------------------- */
 
 static bool is_arch(const struct rewriting *w, const char *arch) { return !strcmp(w->arch, arch); }
+
+/* Whether a row of the tables is about this file: no architecture but qwen35moe begins like another. */
+static bool is_about(const struct rewriting *w, const char *arch) { return !strncmp(w->arch, arch, strlen(arch)); }
 
 /* Returns ARCH.NAME, or NULL without memory. */
 static const char *key_of(struct rewriting *w, const char *name, size_t n) {
@@ -115,6 +113,16 @@ static void put_int(struct rewriting *w, const char *name, int64_t v) {
     put_own(w, name, (struct json){.type = JSON_INT, .integer = v});
 }
 
+/* Returns llama.cpp's name for the n bytes of a name, and sets their number. NULL: it has none. */
+static const char *name_in_llama(const struct rewriting *w, const char *name, size_t *n) {
+    for (size_t k = 0; k < sizeof keys / sizeof *keys; k++) {
+        if (!is_about(w, keys[k].arch) || *n != strlen(keys[k].from) || memcmp(name, keys[k].from, *n) != 0) continue;
+        if (keys[k].to) *n = strlen(keys[k].to);
+        return keys[k].to;
+    }
+    return name;
+}
+
 /* Copies the members, with llama.cpp's names of keys. */
 static void copy_members(struct rewriting *w, const char *from_arch) {
     const size_t prefix = strlen(from_arch);
@@ -123,15 +131,9 @@ static void copy_members(struct rewriting *w, const char *from_arch) {
         struct json key = meta->items[2 * i];
         bool is_kept = true;
         if (key.n > prefix + 1 && !memcmp(key.string, from_arch, prefix) && key.string[prefix] == '.') {
-            const char *name = key.string + prefix + 1, *to = name;
             size_t n = key.n - prefix - 1;
-            for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
-                if (is_arch(w, keys[k].arch) && n == strlen(keys[k].from) && !memcmp(name, keys[k].from, n)) {
-                    is_kept = (to = keys[k].to) != NULL;
-                    n = to ? strlen(to) : 0;
-                    break;
-                }
-            const char *whole = is_kept ? key_of(w, to, n) : NULL;
+            const char *to = name_in_llama(w, key.string + prefix + 1, &n), *whole = to ? key_of(w, to, n) : NULL;
+            is_kept = to != NULL;
             if (whole) key = text_of(whole);
         }
         for (uint32_t o = 0; o < w->n && is_kept; o++) /* under both names */
@@ -168,7 +170,7 @@ static void rename_tensors(struct rewriting *w) {
         const size_t n = strlen(t->name);
         for (size_t k = 0; k < sizeof tensors / sizeof *tensors; k++) {
             const size_t from = strlen(tensors[k].from), to = strlen(tensors[k].to);
-            if (!is_arch(w, tensors[k].arch) || n < from || strcmp(t->name + n - from, tensors[k].from) != 0) continue;
+            if (!is_about(w, tensors[k].arch) || n < from || strcmp(t->name + n - from, tensors[k].from) != 0) continue;
             char *name = arena_alloc(w->arena, n - from + to + 1);
             if (!name) {
                 w->rc = ERR_MEMORY;
@@ -182,7 +184,7 @@ static void rename_tensors(struct rewriting *w) {
     }
 }
 
-/* --- What a kind of file lacks ---------------------------------------------------------------- */
+/* --- Missing keys and tensors ---------------------------------------------------------------- */
 
 /* One number instead of one for each layer, of which those without attention have 0. */
 static void join_key_heads(struct rewriting *w) {

@@ -40,15 +40,15 @@ int mem_grow(void *p, size_t *cap, size_t need, size_t item) {
     return 0;
 }
 
-enum { HUGE_PAGE = 2 << 20 };
 static _Atomic bool prefer_huge;
 void mem_prefer_huge(bool on) { atomic_store(&prefer_huge, on); }
 
 void *mem_aligned(size_t align, size_t size) {
     void *p;
-    const bool huge = size >= HUGE_PAGE;
-    if (refuse() || posix_memalign(&p, huge && align < HUGE_PAGE ? HUGE_PAGE : align, size ? size : 1)) return NULL;
-    if (huge) madvise(p, size / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE);
+    const bool huge = size >= MEM_HUGE_PAGE;
+    if (refuse() || posix_memalign(&p, huge && align < MEM_HUGE_PAGE ? MEM_HUGE_PAGE : align, size ? size : 1))
+        return NULL;
+    if (huge) madvise(p, size / MEM_HUGE_PAGE * MEM_HUGE_PAGE, MADV_HUGEPAGE);
     return p;
 }
 
@@ -63,15 +63,15 @@ char *mem_strdup(const char *s) { return mem_strndup(s, strlen(s)); }
 
 void *mem_pages(size_t size, int flags) {
     if (refuse()) return NULL;
-    bool huge = size >= HUGE_PAGE && !(flags & MEM_SMALL) && (flags & MEM_HUGE || atomic_load(&prefer_huge));
-    size_t more = huge ? HUGE_PAGE : 0; /* aligns to 2 MB; the excess is unmapped */
+    bool huge = size >= MEM_HUGE_PAGE && !(flags & MEM_SMALL) && (flags & MEM_HUGE || atomic_load(&prefer_huge));
+    size_t more = huge ? MEM_HUGE_PAGE : 0; /* aligns to 2 MB; the excess is unmapped */
     int may = flags & MEM_RESERVE ? PROT_NONE : PROT_READ | PROT_WRITE;
     uint8_t *p = mmap(NULL, size + more, may, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) return NULL;
     if (!huge && flags & MEM_SMALL) madvise(p, size, MADV_NOHUGEPAGE);
     if (!huge) return p;
-    size_t before = (HUGE_PAGE - (uintptr_t)p % HUGE_PAGE) % HUGE_PAGE, page = (size_t)sysconf(_SC_PAGESIZE),
-           used = (before + size + page - 1) / page * page;
+    size_t before = (MEM_HUGE_PAGE - (uintptr_t)p % MEM_HUGE_PAGE) % MEM_HUGE_PAGE,
+           page = (size_t)sysconf(_SC_PAGESIZE), used = (before + size + page - 1) / page * page;
     if (before) munmap(p, before);
     if (size + more > used) munmap(p + used, size + more - used);
     madvise(p + before, size, MADV_HUGEPAGE);
@@ -82,7 +82,7 @@ int mem_zero_pages(void *p, size_t size) {
     if (mmap(p, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) ==
         MAP_FAILED)
         return ERR_MEMORY;
-    if (size >= HUGE_PAGE && atomic_load(&prefer_huge)) madvise(p, size, MADV_HUGEPAGE);
+    if (size >= MEM_HUGE_PAGE && atomic_load(&prefer_huge)) madvise(p, size, MADV_HUGEPAGE);
     return 0;
 }
 void mem_pages_free(void *p, size_t size) {

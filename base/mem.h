@@ -21,7 +21,7 @@ char *mem_strndup(const char *s, size_t n);
 void mem_prefer_huge(bool on);
 /* Maps whole zero-filled pages. MEM_HUGE requests 2 MB pages, MEM_SMALL forbids them. MEM_RESERVE reserves addresses
  * only: they must not be touched before mem_commit and cost nothing, even where overcommit is restricted. */
-enum { MEM_HUGE = 1, MEM_RESERVE = 2, MEM_SMALL = 4, MEM_PAGE = 4096 };
+enum { MEM_HUGE = 1, MEM_RESERVE = 2, MEM_SMALL = 4, MEM_PAGE = 4096, MEM_HUGE_PAGE = 2 << 20 };
 void *mem_pages(size_t size, int flags);
 int mem_commit(void *p, size_t size); /* commits reserved addresses; both multiples of MEM_PAGE; 0 or ERR_MEMORY */
 /* replaces committed pages by zero pages, whatever was mapped; 0, or ERR_MEMORY with the old mapping intact */

@@ -351,17 +351,15 @@ static bool takes_large_tiles(const struct job *j, bool few) {
 
 /* Tokens whose chunks have `chunk` keys. */
 static int run_tokens(struct exec *base, const struct op_attention *o, int chunk, bool few) {
-    struct job j = {.x = (struct cpu_exec *)base, .o = o, .group = o->n_heads / o->k.heads, .tile = TILE};
+    struct job j = {.x = (struct cpu_exec *)base, .o = o, .group = o->n_heads / o->k.heads};
     j.same = o->v.data == o->k.data && o->v.heads == o->k.heads && o->v.dim == o->k.dim && o->v.dtype == o->k.dtype;
     j.wide = o->n <= (o->chosen ? 1 : WIDE_TOKENS) && o->n * o->n_heads <= WIDE;
     j.bf16 = reads_as_bf16(&j, &o->k) && reads_as_bf16(&j, &o->v);
     if (j.x->k.qk16_uses_tiles && (o->k.dim > ATTN_AMX_DIM || o->v_dim > ATTN_AMX_DIM)) j.bf16 = false;
-    int blocks = split_into_blocks(&j, BLOCK);
-    if (takes_large_tiles(&j, few)) {
-        j.tile = LARGE_TILE;
-        for (int rows = LARGE_BLOCK; rows > BLOCK && (blocks = split_into_blocks(&j, rows)) < ENOUGH;) rows /= 2;
-        if (blocks < ENOUGH) blocks = split_into_blocks(&j, BLOCK);
-    }
+    const bool is_large = takes_large_tiles(&j, few);
+    j.tile = is_large ? LARGE_TILE : TILE;
+    int rows_per = is_large ? LARGE_BLOCK : BLOCK, blocks;
+    while ((blocks = split_into_blocks(&j, rows_per)) < ENOUGH && rows_per > BLOCK) rows_per /= 2;
     j.chunk = chunk;
     const int keys = max_keys(o);
     j.n_chunks = (blocks >= ENOUGH && !few) || keys <= j.chunk ? 1 : (keys + j.chunk - 1) / j.chunk;

@@ -194,7 +194,7 @@ static void pv_step(uint16_t (*p)[KEYS], int j, bool two) {
     _tile_dpbf16ps(2, 5, 6);
     _tile_dpbf16ps(3, 5, 7);
 }
-/* 32 output columns from d on of the 32 queries from i0 on. */
+/* Up to 32 columns of the outputs of up to 32 queries. */
 static void pv_tiles(float *o, int ldo, const float *corr, struct probs *probs, uint32_t (*pairs)[2 * SIDE], int n,
                      int cols, int steps, bool split) {
     const int places = n > SIDE ? 4 : 2;

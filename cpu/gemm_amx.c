@@ -184,7 +184,7 @@ INLINE void many_columns(const struct job *j, struct many *m, int t, float *sums
         many_begin(SCALED(kind) || !more ? NULL : sums, ld, B);
         for (int k = 0; k < steps; k++) {
             const int at = 2 * c + 64 * k;
-            if (kind != DECODED) many_decode(j, m, (++m->step * ROWS - 1) / m->steps + 1 - m->done, kind);
+            if (kind != DECODED) many_decode(j, m, up(++m->step * ROWS, m->steps) - m->done, kind);
             if (SCALED(kind)) pending_one(j, &m->p);
             if (SCALED(kind) && steps < 4) pending_one(j, &m->p);
             throughput_run(m->panel + at, b + (size_t)(c / DEEP + k) * TILE, next, B);
@@ -314,8 +314,7 @@ static void multiply(const struct mat *w, int r0, int r1, const void *packed, in
     j.rest[1] = j.rest[0] + ROWS * PITCH;
     j.scales = (float *)(void *)(j.rest[1] + ROWS * PITCH);
     j.out = j.scales + SPAN / DEEP * ROWS;
-    j.turned = j.out + 4 * SIDE * SIDE;
-    j.sums = j.turned + COLUMNS * SIDE * SIDE;
+    j.sums = j.out + 4 * SIDE * SIDE;
     tiles_configure(SIDE);
     for (int rb = r0; rb < r1; rb += BLOCK)
         for (int chunk = 0; chunk < chunks; chunk++)
@@ -330,7 +329,7 @@ static void rows(const struct mat *w, int r0, int r1, const void *packed, int n,
 
 static size_t scratch_bytes(int n, int k) {
     const size_t columns = (size_t)(up(n, SIDE) < COLUMNS ? up(n, SIDE) : COLUMNS);
-    const size_t floats = SPAN / DEEP * ROWS + (4 + COLUMNS) * SIDE * SIDE + columns * BLOCK * SIDE;
+    const size_t floats = SPAN / DEEP * ROWS + 4 * SIDE * SIDE + columns * BLOCK * SIDE;
     const size_t few = gemm_amx_skinny_scratch_bytes(), many = 4 * ROWS * PITCH + floats * sizeof(float);
     return few > many ? few : many;
 }

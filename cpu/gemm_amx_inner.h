@@ -132,7 +132,7 @@ struct job {
     float *scales;               /* many tokens: [SPAN / seg][ROWS] */
     float *sums;                 /* [strips of a block][column tiles][SIDE][width] */
     float *out;                  /* [tiles of sums][SIDE][width] */
-    float *turned;               /* [column tiles][width][SIDE] */
+    float *turned;               /* few tokens: [column tiles][width][SIDE] */
 };
 
 INLINE struct job job_make(const struct mat *w, int r1, const void *packed, int n, int width, float *y, int ldy,

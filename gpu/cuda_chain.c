@@ -25,7 +25,7 @@ static bool is_short(const struct op_chain *c) {
     size_t numbers = 0;
     for (int i = 0; i < c->n; i++) {
         const struct op_step *s = &c->step[i];
-        /* a warp has a token, and blocks have at least so many */
+        /* each warp takes one token, and a block has at least EPILOGUE_ROWS warps */
         if (s->code == OP_ROUTE && s->args.route.n > EPILOGUE_ROWS) return false;
         numbers += op_numbers(s->code, (const union op_args *)&s->args);
     }
@@ -57,7 +57,7 @@ static int head_size(const struct op_step *s, const struct op_linear *l) {
         if (norm->x != l->y || norm->out != l->y || norm->ldx != norm->dim || norm->ldo != norm->dim || norm->w_rows)
             return 0;
         return (rows == 1 || l->ldy == width) && (long)norm->rows * norm->dim == (long)rows * width ? norm->dim : 0;
-    case OP_ROPE: /* of a part of each head */
+    case OP_ROPE: /* may turn only a part of each head */
         if (rope->x < l->y || rope->x - l->y + 2 * rope->half > rope->head_ld || rope->n != rows) return 0;
         if (rows > 1 && rope->ld != l->ldy) return 0;
         return (long)rope->heads * rope->head_ld == width ? rope->head_ld : 0;
@@ -96,7 +96,7 @@ int cuda_down_run(struct cuda_stream *s, const struct cuda_epilogue *e) {
 int cuda_settle(struct gpu_stream *base) {
     struct cuda_stream *s = (struct cuda_stream *)base;
     if (!s->has_down) return 0;
-    const int r = cuda_stream_state(s); /* of a stream that has failed nothing is launched any more */
+    const int r = cuda_stream_state(s); /* nothing more is launched on a stream that has failed */
     s->has_down = !r;
     if (!r && cuda_check(s->g, cudaSetDevice(s->g->card), "device")) return ERR_RUNTIME;
     return r ? r : cuda_down_run(s, NULL);

@@ -72,8 +72,8 @@ static int print_kernel_row(void *ctx, const char *json) {
 /* --- the model -------------------------------------------------------------------------------- */
 
 struct bench_result {
-    double ttft_s, prefill_s, decode_s, wall_s;
-    int tokens, steps; /* steps: the sum of those of the sessions in decode_s */
+    double ttft_s, prefill_s, decode_s;
+    int steps; /* of all sessions together in decode_s */
 };
 
 /* Each session prefills the same number of tokens and generates the same number; none ends early. The decode of several
@@ -84,7 +84,7 @@ static int run_sessions(struct bench *b, int sessions, int prompt, int decode, s
     const struct engine_info *info = engine_info(b->app->engine);
     int32_t *ids = mem_alloc((size_t)prompt * sizeof *ids);
     int rc = ids ? 0 : error_set(e, ERR_MEMORY, "no memory"), left = sessions, started = 0, got[MAX_SESSIONS] = {0};
-    double t0 = clock_now(), first = 0, last = 0;
+    double first = 0, last = 0;
     *res = (struct bench_result){0};
     for (int i = 0; i < sessions && !rc; i++) {
         /* different tokens in each session and run: no cache hits, and experts spread as in text */
@@ -104,7 +104,6 @@ static int run_sessions(struct bench *b, int sessions, int prompt, int decode, s
             int i = 0;
             while (i < sessions - 1 && s[i] != ev.session) i++;
             last = clock_now();
-            res->tokens++;
             if (!got[i]++ && ++started == sessions) first = last;
             else if (started == sessions && left == sessions) res->steps++, res->decode_s = last - first;
         } else if (ev.kind == EVENT_ERROR) {
@@ -116,7 +115,6 @@ static int run_sessions(struct bench *b, int sessions, int prompt, int decode, s
             res->prefill_s += ev.stats.prefill_s;
         }
     }
-    res->wall_s = last - t0;
     for (int i = 0; i < sessions; i++) session_close(&s[i]);
     mem_free(ids);
     return rc;

@@ -44,7 +44,7 @@ struct listing {
     struct json *tools; /* NULL: the request has no such member */
     uint32_t *index;    /* [n_index], a power of two: numbers of tools from 1 on, by the hash of their names */
     size_t n_index;
-    char where[40]; /* of the list that is read */
+    char where[40]; /* what messages call the list that is being read */
     bool strict;
 };
 

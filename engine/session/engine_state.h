@@ -74,7 +74,7 @@ struct session {
      */
     struct image_span *images;
     int n_images, turn_shift;
-    struct image_queue *image_queue; /* what the tower has made of them (image_queue.h); NULL: nothing */
+    struct image_queue *image_queue; /* images that the tower has turned into rows (image_queue.h); NULL: none */
     /* The running turn. */
     struct request request;
     int32_t *stop_ids;
@@ -164,7 +164,7 @@ struct engine {
     /* Prefills in progress, the newest first. The newest runs; those below wait for it, but for one on devices, which
      * has a thread of its own and is always the oldest. Changed under the lock. */
     struct session *prefilling;
-    struct session *advancing; /* whose prefill the engine thread works on without the lock; NULL: none */
+    struct session *advancing; /* the session whose prefill the engine thread computes without the lock; NULL: none */
     enum exec_mode next_exec;  /* mode of the next decode batch */
     double batch_expected_s;   /* predicted seconds of it */
     struct policy_decode_out explained_decision; /* decision that decode_why describes */

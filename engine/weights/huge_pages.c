@@ -27,13 +27,13 @@ struct huge_pages {
 /* Reads one page again. Returns why to end, or NULL. */
 static const char *convert(struct huge_pages *l, const uint8_t *p) {
     const double begin = clock_now();
-    if (file_map_reload(p, FILE_HUGE_PAGE)) return ", then the system refused";
+    if (file_map_reload(p, MEM_HUGE_PAGE)) return ", then the system refused";
     const double took = clock_now() - begin;
     l->n_read++, l->seconds += took;
     l->n_slow = took > SLOW_S ? l->n_slow + 1 : 0;
     usleep((useconds_t)(REST * 1e6 * fmin(took, SLOW_S)));
     if (l->n_slow == SLOW) return ", then the disk was too slow";
-    const bool is_large = file_map_large(p, FILE_HUGE_PAGE) == FILE_HUGE_PAGE;
+    const bool is_large = file_map_large(p, MEM_HUGE_PAGE) == MEM_HUGE_PAGE;
     l->gives_large |= is_large;
     l->n_small = is_large ? 0 : l->n_small + 1;
     if (l->n_small < (l->gives_large ? SMALL_LATER : SMALL_FIRST)) return NULL;
@@ -41,13 +41,12 @@ static const char *convert(struct huge_pages *l, const uint8_t *p) {
 }
 static const char *convert_file(struct huge_pages *l, const struct file_map *m) {
     const char *why = NULL;
-    for (size_t at = 0; !why && at + FILE_HUGE_PAGE <= m->size; at += FILE_HUGE_PAGE) {
+    for (size_t at = 0; !why && at + MEM_HUGE_PAGE <= m->size; at += MEM_HUGE_PAGE) {
         if (atomic_load(&l->stop)) return ", then the program ended";
         const uint8_t *p = m->data + at;
-        const size_t cached = file_map_cached(p, FILE_HUGE_PAGE);
+        const size_t cached = file_map_cached(p, MEM_HUGE_PAGE);
         if (!cached) continue;
-        if (cached == FILE_HUGE_PAGE && (file_map_touch(p, FILE_HUGE_PAGE) || file_map_large(p, FILE_HUGE_PAGE)))
-            continue;
+        if (cached == MEM_HUGE_PAGE && (file_map_touch(p, MEM_HUGE_PAGE) || file_map_large(p, MEM_HUGE_PAGE))) continue;
         why = convert(l, p);
     }
     return why;
@@ -59,7 +58,7 @@ static void *huge_pages_thread(void *huge_pages) {
         if (!l->files->shards[i].map.embedded) why = convert_file(l, &l->files->shards[i].map);
     if (l->n_read)
         log_say(LOG_INFO, "%zu MB of weights were read into pages of 2 MB in %.1f s%s",
-                (size_t)l->n_read * FILE_HUGE_PAGE >> 20, l->seconds, why ? why : "");
+                (size_t)l->n_read * MEM_HUGE_PAGE >> 20, l->seconds, why ? why : "");
     return NULL;
 }
 

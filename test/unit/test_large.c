@@ -8,6 +8,7 @@
 
 #include "base/fault.h"
 #include "base/file.h"
+#include "base/mem.h"
 #include "engine/weights/huge_pages.h"
 #include "test/unit/unit.h"
 
@@ -49,7 +50,7 @@ static void same(void) { /* touches all pages */
 static void make_small(void) {
     const size_t small = (size_t)64 << 10;
     for (size_t at = 0, n; at < shard.map.size; at += n) { /* what follows the map is the C library's */
-        n = shard.map.size - at < FILE_HUGE_PAGE ? shard.map.size - at : FILE_HUGE_PAGE;
+        n = shard.map.size - at < MEM_HUGE_PAGE ? shard.map.size - at : MEM_HUGE_PAGE;
         file_map_drop(shard.map.data + at, n);
     }
     madvise((void *)shard.map.data, shard.map.size, MADV_NOHUGEPAGE);
@@ -70,8 +71,8 @@ static void run(int ms) {
 
 /* Whether the system reads a part of the file into a large page. */
 static bool gives_large(void) {
-    return file_map_large(shard.map.data, 1) >= 0 && !file_map_reload(shard.map.data, FILE_HUGE_PAGE) &&
-           file_map_large(shard.map.data, FILE_HUGE_PAGE) == FILE_HUGE_PAGE;
+    return file_map_large(shard.map.data, 1) >= 0 && !file_map_reload(shard.map.data, MEM_HUGE_PAGE) &&
+           file_map_large(shard.map.data, MEM_HUGE_PAGE) == MEM_HUGE_PAGE;
 }
 
 static void file_pages_become_huge_pages(void **state) {
@@ -125,7 +126,7 @@ static size_t bytes_read(void) {
 static void it_ends_when_no_more_are_given(void **state) {
     if (!gives_large()) skip();
     make_small();
-    madvise((void *)(shard.map.data + 8 * FILE_HUGE_PAGE), shard.map.size - 8 * FILE_HUGE_PAGE, MADV_NOHUGEPAGE);
+    madvise((void *)(shard.map.data + 8 * MEM_HUGE_PAGE), shard.map.size - 8 * MEM_HUGE_PAGE, MADV_NOHUGEPAGE);
     const size_t before = bytes_read();
     run(300);
     file_map_advise_huge(&shard.map);
