@@ -232,7 +232,7 @@ static void beside_rows_of_the_cpu(const float *alone, float *got) {
     struct error err = {0};
     void *taken[64];
     int n_taken = 0;
-    open_bench(&(struct setting){"emu:1", 1, PER_LAYER, .is_pinned = true});
+    open_bench(&(struct setting){"emu:1,mem=64M", 1, PER_LAYER, .is_pinned = true});
     answer(1, DECODE_HYBRID, 40, NULL);
     struct gpu *g = b.m.gpus->gpu[0];
     for (size_t size = gpu_mem_free(g); size > 4096 && n_taken < 64;)

@@ -275,7 +275,6 @@ static void dividing_is_bounded(void **st) {
     m.n_device_layers = v3.layers, m.resident_share = 0.3;
     struct policy_decode_out out;
     const struct policy_decode_in in = sessions(1);
-    char why[320];
     policy_decode_batch(&m, &in, &out);
     policy_decode_why(&m, &in, &out, why, sizeof why);
     assert_non_null(strstr(why, "the CPU computes the experts that are not pinned: sending some would gain "));
