@@ -64,18 +64,23 @@ char *mem_strdup(const char *s) { return mem_strndup(s, strlen(s)); }
 void *mem_pages(size_t size, int flags) {
     if (refuse()) return NULL;
     bool huge = size >= MEM_HUGE_PAGE && !(flags & MEM_SMALL) && (flags & MEM_HUGE || atomic_load(&prefer_huge));
-    size_t more = huge ? MEM_HUGE_PAGE : 0; /* aligns to 2 MB; the excess is unmapped */
+    const bool aligned = huge || (size >= MEM_HUGE_PAGE && flags & MEM_RESERVE);
+    size_t more = aligned ? MEM_HUGE_PAGE : 0; /* the excess is unmapped */
     int may = flags & MEM_RESERVE ? PROT_NONE : PROT_READ | PROT_WRITE;
     uint8_t *p = mmap(NULL, size + more, may, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) return NULL;
     if (!huge && flags & MEM_SMALL) madvise(p, size, MADV_NOHUGEPAGE);
-    if (!huge) return p;
+    if (!aligned) return p;
     size_t before = (MEM_HUGE_PAGE - (uintptr_t)p % MEM_HUGE_PAGE) % MEM_HUGE_PAGE,
            page = (size_t)sysconf(_SC_PAGESIZE), used = (before + size + page - 1) / page * page;
     if (before) munmap(p, before);
     if (size + more > used) munmap(p + used, size + more - used);
-    madvise(p + before, size, MADV_HUGEPAGE);
+    if (huge) madvise(p + before, size, MADV_HUGEPAGE);
     return p + before;
+}
+void mem_request_huge(void *p, size_t size, bool is_used) {
+    enum { COLLAPSE = 25 }; /* MADV_COLLAPSE, which old headers lack */
+    if (!madvise(p, size, MADV_HUGEPAGE) && is_used) madvise(p, size, COLLAPSE);
 }
 int mem_commit(void *p, size_t size) { return refuse() || mprotect(p, size, PROT_READ | PROT_WRITE) ? ERR_MEMORY : 0; }
 int mem_zero_pages(void *p, size_t size) {

@@ -20,10 +20,14 @@ char *mem_strndup(const char *s, size_t n);
 /* Requests 2 MB pages for all later mem_pages of 2 MB or more. Set while opening. */
 void mem_prefer_huge(bool on);
 /* Maps whole zero-filled pages. MEM_HUGE requests 2 MB pages, MEM_SMALL forbids them. MEM_RESERVE reserves addresses
- * only: they must not be touched before mem_commit and cost nothing, even where overcommit is restricted. */
+ * only, aligned to 2 MB if there are as many: they must not be touched before mem_commit and cost nothing, even where
+ * overcommit is restricted. */
 enum { MEM_HUGE = 1, MEM_RESERVE = 2, MEM_SMALL = 4, MEM_PAGE = 4096, MEM_HUGE_PAGE = 2 << 20 };
 void *mem_pages(size_t size, int flags);
 int mem_commit(void *p, size_t size); /* commits reserved addresses; both multiples of MEM_PAGE; 0 or ERR_MEMORY */
+/* Requests 2 MB pages for a committed range; both multiples of those. is_used: small pages that are there already are
+ * replaced at once, with their contents (Linux 6.1). Where the system has no such pages nothing happens. */
+void mem_request_huge(void *p, size_t size, bool is_used);
 /* replaces committed pages by zero pages, whatever was mapped; 0, or ERR_MEMORY with the old mapping intact */
 int mem_zero_pages(void *p, size_t size);
 void mem_pages_free(void *p, size_t size);

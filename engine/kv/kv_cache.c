@@ -1,5 +1,6 @@
 #include "engine/kv/kv_cache.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -27,11 +28,13 @@ int kv_each_plane(const struct kv *kv, int (*fn)(void *ctx, const struct kv_plan
             struct kv_plane_layout place = {.layer = i,
                                             .plane = k,
                                             .fixed_rows = d[k].fixed_rows,
-                                            .tokens_per_row = d[k].tokens_per_row ? d[k].tokens_per_row : 1,
-                                            .data = at};
+                                            .tokens_per_row = d[k].tokens_per_row ? d[k].tokens_per_row : 1};
             struct kv_row_range all =
                 kv_row_range_of(&p, 0, d[k].fixed_rows ? d[k].fixed_rows : kv->capacity / place.tokens_per_row);
-            place.scale = at + align_up(all.bytes, MEM_PAGE);
+            const size_t grain = all.bytes >= MEM_HUGE_PAGE && !place.fixed_rows ? MEM_HUGE_PAGE : MEM_PAGE;
+            place.large_from = grain == MEM_HUGE_PAGE ? kv->large_from : 0;
+            place.data = at = align_up(at, grain);
+            place.scale = at + align_up(all.bytes, grain);
             at = place.end = place.scale + align_up(all.n_scales * sizeof(float), MEM_PAGE);
             rc = fn(ctx, &p, &place);
         }
@@ -40,7 +43,9 @@ int kv_each_plane(const struct kv *kv, int (*fn)(void *ctx, const struct kv_plan
 }
 
 static int set_size(void *ctx, const struct kv_plane *p, const struct kv_plane_layout *at) {
-    return ((struct kv *)ctx)->size = at->end, 0;
+    struct kv *kv = ctx;
+    kv->size = at->end, kv->n_planes++, kv->n_large += at->large_from > 0;
+    return 0;
 }
 static int place_plane(void *ctx, const struct kv_plane *p, const struct kv_plane_layout *at) {
     struct kv *kv = ctx;
@@ -51,13 +56,27 @@ static int place_plane(void *ctx, const struct kv_plane *p, const struct kv_plan
     return at->fixed_rows ? mem_commit(to->data, at->end - at->data) : 0;
 }
 
+/* A plane takes at most 1 MB more than it fills; of the caches that are opened first, which are mostly the only ones,
+ * nearly 2 MB, as long as that is little of the machine's memory. */
+static _Atomic size_t early_bytes;
+static void take_early(struct kv *kv) {
+    enum { SHARE = 32, EARLY = MEM_HUGE_PAGE / 32 };
+    const size_t bytes = kv->n_large * MEM_HUGE_PAGE;
+    kv->is_early = atomic_fetch_add(&early_bytes, bytes) + bytes <= mem_total() / SHARE;
+    if (!kv->is_early) atomic_fetch_sub(&early_bytes, bytes);
+    kv->large_from = kv->is_early ? EARLY : MEM_HUGE_PAGE / 2;
+}
+
 int kv_open(struct kv *kv, const struct config *c, kv_planes_fn planes, int capacity, enum dtype dtype,
             struct error *e) {
     *kv = (struct kv){.c = c, .planes = planes, .dtype = dtype, .n_layers = c->n_layers, .capacity = capacity};
+    kv->large_from = 1; /* until set_size has counted the planes */
     kv_each_plane(kv, set_size, kv);
+    take_early(kv);
     kv->pages = mem_pages(kv->size, MEM_RESERVE);
     kv->layer = mem_calloc((size_t)c->n_layers, sizeof *kv->layer);
-    if (!kv->pages || !kv->layer || kv_each_plane(kv, place_plane, kv)) {
+    kv->large = mem_calloc(kv->n_planes, sizeof *kv->large);
+    if (!kv->pages || !kv->layer || !kv->large || kv_each_plane(kv, place_plane, kv)) {
         size_t size = kv->size;
         kv_close(kv);
         return error_set(
@@ -83,30 +102,76 @@ static int commit_range(uint8_t *base, size_t from, size_t to) {
     const size_t begin = align_up(from, MEM_PAGE), end = align_up(to, MEM_PAGE);
     return end > begin ? mem_commit(base + begin, end - begin) : 0;
 }
+static size_t committed_end(const struct kv_plane_layout *at, size_t bytes) {
+    return align_up(bytes, at->large_from ? MEM_HUGE_PAGE : MEM_PAGE);
+}
+int kv_renew_data(uint8_t *data, const struct kv_plane_layout *at, size_t bytes) {
+    return bytes ? mem_zero_pages(data, committed_end(at, bytes)) : 0;
+}
 static int commit_plane(void *ctx, const struct kv_plane *p, const struct kv_plane_layout *at) {
     const struct commit_call *r = ctx;
     uint8_t *base = r->kv->pages;
     if (at->fixed_rows) return 0;
     struct kv_row_range have = kv_row_range_of(p, 0, r->kv->committed / at->tokens_per_row),
                         need = kv_row_range_of(p, 0, r->end / at->tokens_per_row);
-    int rc = commit_range(base + at->data, have.bytes, need.bytes);
+    int rc = commit_range(base + at->data, committed_end(at, have.bytes), committed_end(at, need.bytes));
     return rc ? rc : commit_range(base + at->scale, have.n_scales * sizeof(float), need.n_scales * sizeof(float));
+}
+
+/* --- Large pages ------------------------------------------------------------------------------ */
+
+/* Keys in small pages, which lie anywhere, are read up to five times as slowly in a virtual machine. A block of 2 MB of
+ * a plane becomes a large page when enough of it is in use: at its first touch if a prompt uses so much at once, else
+ * by a copy, which takes half a millisecond, so that few are made per call. */
+struct enlarge_call {
+    struct kv *kv;
+    int end, copies; /* that are allowed */
+    size_t *large;   /* of the plane that is visited */
+    bool is_pending;
+};
+static int enlarge_plane(void *ctx, const struct kv_plane *p, const struct kv_plane_layout *at) {
+    struct enlarge_call *r = ctx;
+    size_t *large = r->large++;
+    if (!at->large_from) return 0;
+    const size_t used = kv_row_range_of(p, 0, r->kv->used / at->tokens_per_row).bytes,
+                 end = kv_row_range_of(p, 0, r->end / at->tokens_per_row).bytes;
+    for (; *large + at->large_from <= end; *large += MEM_HUGE_PAGE) {
+        const bool is_used = used > *large;
+        if (is_used && r->copies-- <= 0) return r->is_pending = true, 0;
+        mem_request_huge(r->kv->pages + at->data + *large, MEM_HUGE_PAGE, is_used);
+    }
+    return 0;
+}
+static void enlarge(struct kv *kv, int end) {
+    enum { LOOKS = 16, COPIES = 2 }; /* tokens between two looks; per token, at least */
+    struct enlarge_call r = {kv, end, COPIES, kv->large};
+    if (end > kv->used) r.copies += (end - kv->used) / LOOKS;
+    if (kv->large) kv_each_plane(kv, enlarge_plane, &r);
+    kv->next_look = end + (r.is_pending ? 1 : LOOKS);
+}
+void kv_forget_large(struct kv *kv) {
+    kv->used = kv->next_look = 0;
+    if (kv->large) memset(kv->large, 0, kv->n_planes * sizeof *kv->large);
 }
 
 int kv_commit(struct kv *kv, int end, struct error *e) {
     enum { STEP = 1024 }; /* positions per commit, so that decode commits rarely */
-    if (end <= kv->committed) return 0;
-    struct commit_call r = {kv, (end + STEP - 1) / STEP * STEP};
-    if (r.end > kv->capacity) r.end = kv->capacity;
-    if (kv_each_plane(kv, commit_plane, &r)) /* pages that are committed already are committed again next time */
-        return error_set(e, ERR_MEMORY, "no memory for a KV cache of %d tokens", end);
-    kv->committed = r.end;
+    if (end > kv->committed) {
+        struct commit_call r = {kv, (end + STEP - 1) / STEP * STEP};
+        if (r.end > kv->capacity) r.end = kv->capacity;
+        if (kv_each_plane(kv, commit_plane, &r)) /* pages that are committed already are committed again next time */
+            return error_set(e, ERR_MEMORY, "no memory for a KV cache of %d tokens", end);
+        kv->committed = r.end;
+    }
+    if (end >= kv->next_look) enlarge(kv, end);
+    if (end > kv->used) kv->used = end;
     return 0;
 }
 
 void kv_close(struct kv *kv) {
     mem_pages_free(kv->pages, kv->size);
-    mem_free(kv->layer);
+    mem_free(kv->layer), mem_free(kv->large);
+    if (kv->is_early) atomic_fetch_sub(&early_bytes, kv->n_large * MEM_HUGE_PAGE);
     *kv = (struct kv){0};
 }
 

@@ -46,11 +46,16 @@ struct kv {
     const struct config *c;
     kv_planes_fn planes;
     enum dtype dtype;
-    int n_layers, capacity; /* capacity: positions */
-    int committed;          /* positions with committed memory */
-    uint8_t *pages;         /* the reserved range, owned; planes point into it */
-    size_t size;            /* its bytes */
-    bool has_states;        /* some layer has states; otherwise `state` is unused */
+    int n_layers, capacity;  /* capacity: positions */
+    int committed;           /* positions with committed memory */
+    uint8_t *pages;          /* the reserved range, owned; planes point into it */
+    size_t size;             /* its bytes */
+    size_t n_large;          /* planes of 2 MB and more */
+    size_t large_from;       /* of their layouts */
+    bool is_early;           /* they become large pages long before half of them is used */
+    size_t n_planes, *large; /* [n_planes] bytes in large pages, or asked for */
+    int used, next_look;     /* positions that were asked for; and at which more may become large */
+    bool has_states;         /* some layer has states; otherwise `state` is unused */
     struct {
         int pos;          /* its position, after the last token; -1: empty */
         bool is_kept;     /* a rewind target; otherwise overwritten next */
@@ -77,15 +82,20 @@ void kv_state_keep(struct kv *kv, int pos);
 int kv_state_mark(int pos, int n);
 void kv_state_copy_all(struct kv *to, const struct kv *from); /* both have the same shape */
 /* Layout of a plane in the reserved range, offsets from kv.pages: whole pages of data, then of scales, for all
- * positions. */
+ * positions; 2 MB and more of data take whole blocks of 2 MB. */
 struct kv_plane_layout {
     int layer, plane, fixed_rows, tokens_per_row; /* as in cache_desc; tokens_per_row at least 1 */
     size_t data, scale, end;                      /* scale == end: no scales */
+    size_t large_from; /* a block of 2 MB becomes a large page when so many of its bytes are in use; 0: never */
 };
 /* Calls fn for each plane in layout order, without the planes that layers take from others. Stops at the first non-zero
  * result and returns it. */
 int kv_each_plane(const struct kv *kv, int (*fn)(void *ctx, const struct kv_plane *p, const struct kv_plane_layout *at),
                   void *ctx);
+/* Replaces the first `bytes` of a plane's data, which are committed, at kv.pages + at->data, by zero pages. 0, or
+ * ERR_MEMORY. kv_forget_large: all planes were. */
+int kv_renew_data(uint8_t *data, const struct kv_plane_layout *at, size_t bytes);
+void kv_forget_large(struct kv *kv);
 /* Commits memory for positions up to `end`. Must precede writes. ERR_MEMORY leaves the cache unchanged. */
 int kv_commit(struct kv *kv, int end, struct error *e);
 

@@ -123,9 +123,12 @@ static int renew_plane(void *ctx, const struct kv_plane *p, const struct kv_plan
     struct kv *kv = ctx;
     struct kv_row_range rows = kv_row_range_of(p, 0, kv->committed / at->tokens_per_row);
     if (at->fixed_rows) return 0;
-    int rc = rows.bytes ? mem_zero_pages(kv->pages + at->data, align_up(rows.bytes, MEM_PAGE)) : 0;
+    int rc = kv_renew_data(kv->pages + at->data, at, rows.bytes);
     return !rc && rows.n_scales
                ? mem_zero_pages(kv->pages + at->scale, align_up(rows.n_scales * sizeof(float), MEM_PAGE))
                : rc;
 }
-int kv_image_unmap(struct kv *kv) { return kv_each_plane(kv, renew_plane, kv); }
+int kv_image_unmap(struct kv *kv) {
+    kv_forget_large(kv);
+    return kv_each_plane(kv, renew_plane, kv);
+}

@@ -1,5 +1,6 @@
 #include "engine/plan/virtual.h"
 
+#include <limits.h>
 #include <math.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -210,7 +211,7 @@ static void record_used(struct virtual *v, struct gpu_set *set, const struct mea
 /* The KV memory is never written, so no page is allocated. */
 static int open_virtual_kv(struct virtual *v, struct kv *kv, int capacity, struct error *e) {
     int rc = kv_open(kv, &v->w.config, kv_planes, capacity, v->kv, e);
-    if (!rc) kv->committed = capacity;
+    if (!rc) kv->committed = capacity, kv->next_look = INT_MAX; /* no pages, so no large ones */
     return rc;
 }
 

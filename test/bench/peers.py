@@ -3,26 +3,34 @@
 
     peers.py --work DIR --build                    # once: venvs; llama.cpp and ik_llama.cpp from the sdists of their Python bindings
     peers.py --work DIR --hearth BUILD [--baseline BUILD] [--only NAME,...] [--type q8_0|q4_k_m] [--layers 8] [--threads 2,1] [--rounds 3]
+             [--model FILE] [--sessions 2,4,8,16] [--beside N]
 
 DIR lies outside the repository and takes 20 GB: an FP8 checkpoint (mkmodel.py) and the same shape as GGUF. BUILD is a build directory with the
-target test/bench/bench_limit; that of an older commit as --baseline takes part as well. A measurement, not a dependency: nothing of it is built
+targets test/bench/bench_limit and bench_decode; that of an older commit as --baseline takes part as well. A measurement, not a dependency: nothing of it is built
 or tested with hearth. A peer that cannot be installed or run is printed as SKIPPED with the reason.
 
 Contenders take turns, each round from another one on, with the machine's limits (bench_limit) measured between any two runs. The table has medians, minimum and maximum, and the
 median of each run's share of the limits beside it. Decode: bytes of a token over time, as a share of read bandwidth. Prefill: 2 * multiply-adds of
 the layers (the head runs once) over time, as a share of vdpbf16ps, or of float32 FMA on a CPU without.
+
+--model FILE takes a GGUF file that speaks instead of random weights; then an answer is timed as well, from the command to the last of ANSWER tokens, of a file that is cached.
+--sessions: so many answer at once, tokens/s together. --beside: N programs that never wait run meanwhile, but for the measuring of limits.
 """
 import argparse
+import contextlib
 import json
 import os
+import re
 import shutil
 import statistics
 import subprocess
 import sys
+import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PREFILL = (128, 512, 2048)
 DEPTH = 2048
+ANSWER, ANSWERED, QUESTION = 64, "an answer of 64", "Write a short story about a lighthouse keeper."
 SLOW = 300  # seconds that a run of a peer may take; what it measured by then counts
 
 
@@ -47,8 +55,8 @@ def install(work, venv, packages, deps=True):
     subprocess.run([python(work, venv), "-m", "pip", "install", "-q", *([] if deps else ["--no-deps"]), *packages], check=True)
 
 
-def build_source(work, name, package, source, target, product):
-    """A target of the source tree in a package's sdist, for this CPU."""
+def build_source(work, name, package, source, targets, product):
+    """Targets of the source tree in a package's sdist, for this CPU."""
     out = os.path.join(work, name)
     if os.path.exists(os.path.join(out, "build", product)):
         return
@@ -60,16 +68,17 @@ def build_source(work, name, package, source, target, product):
     with open(os.path.join(out, "build.log"), "w") as log:  # both print thousands of warnings
         subprocess.run(["cmake", "-S", tree, "-B", os.path.join(out, "build"), "-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DLLAMA_CURL=OFF",
                         "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_SERVER=OFF", "-DLLAMA_BUILD_EXAMPLES=OFF"], check=True, stdout=log, stderr=log)
-        subprocess.run(["nice", "-n", "19", "cmake", "--build", os.path.join(out, "build"), "--target", target, f"-j{os.cpu_count()}"], check=True,
+        subprocess.run(["nice", "-n", "19", "cmake", "--build", os.path.join(out, "build"), "--target", *targets, f"-j{os.cpu_count()}"], check=True,
                        stdout=log, stderr=log)
 
 
 LLAMA_BENCH, IK_LIBRARY = os.path.join("bin", "llama-bench"), os.path.join("src", "libllama.so")
+LLAMA_PROGRAMS = ["llama-bench", "llama-batched-bench", "llama-completion"]
 INSTALL = {
-    "llama.cpp": lambda work: build_source(work, "llama.cpp", "llama-cpp-python", "llama.cpp", "llama-bench", LLAMA_BENCH),
+    "llama.cpp": lambda work: build_source(work, "llama.cpp", "llama-cpp-python", "llama.cpp", LLAMA_PROGRAMS, LLAMA_BENCH),
     # Its wheel has AVX2 alone, and its sdist cannot build llama-bench: the wheel's functions with a library of the sdist.
     "ik_llama.cpp": lambda work: (install(work, "ik", ["ik-llama-cpp-python"], deps=False),
-                                  build_source(work, "ik_llama.cpp", "ik-llama-cpp-python", "ik_llama.cpp", "llama", IK_LIBRARY)),
+                                  build_source(work, "ik_llama.cpp", "ik-llama-cpp-python", "ik_llama.cpp", ["llama"], IK_LIBRARY)),
     # Without what only their GPU kernels and servers need. torch and transformers may be the system's.
     "fastllm": lambda work: (install(work, "fastllm", ["ftllm"], deps=False), install(work, "fastllm", ["pillow", "transformers", "jinja2"])),
     "kt-kernel": lambda work: (install(work, "kt", ["kt-kernel"], deps=False), install(work, "kt", ["safetensors", "gguf", "torch"])),
@@ -119,39 +128,76 @@ def stream(cmd, **environment):
     return rows
 
 
+def answer_time(cmd):
+    """{test: tokens/s} of an answer, from the command to its end."""
+    begin = time.perf_counter()
+    subprocess.run(cmd, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=SLOW)
+    return {ANSWERED: ANSWER / (time.perf_counter() - begin)}
+
+
 def hearth(a, job, threads):
-    rows = json.loads(call([os.path.join(job["build"], "hearth"), "-m", job["model"], "--bench", "--json", "-t", str(threads)], stderr=subprocess.DEVNULL))
+    program = os.path.join(job["build"], "hearth")
+    rows = json.loads(call([program, "-m", job["model"], "--bench", "--json", "-t", str(threads)], stderr=subprocess.DEVNULL))
+    job["figures"].setdefault("macs_per_token", rows[0]["token_flops"] / 2)
     out = {}
     for r in rows:
         if r["what"] == "prefill" and r["prompt"] in PREFILL:
             out[f"prefill {r['prompt']}"] = r["tokens_per_s"]
         elif r["what"] == "decode" and r["sessions"] == 1 and r["prompt"] in (16, DEPTH):
             out["decode" if r["prompt"] == 16 else f"decode at {DEPTH}"] = r["tokens_per_s"]
-        elif r["what"] == "decode" and r["sessions"] == 4:
-            out["decode, 4 sessions"] = r["tokens_per_s"]
+        elif r["what"] == "decode" and r["sessions"] in a.sessions:
+            out[f"decode, {r['sessions']} sessions"] = r["tokens_per_s"]
+    for n in a.sessions:
+        if f"decode, {n} sessions" not in out:
+            text = call([os.path.join(job["build"], "test/bench/bench_decode"), job["model"], str(threads), "16", str(n), "32"])
+            out[f"decode, {n} sessions"] = float(re.search(r"([0-9.]+) tok/s", text).group(1))
+    if a.model:
+        out.update(answer_time([program, "-m", job["model"], "-t", str(threads), "-n", str(ANSWER), "--temp", "0", "-p", QUESTION]))
     return out
 
 
-def llama_bench(a, job, threads):
-    bench = os.path.join(a.work, "llama.cpp", "build", LLAMA_BENCH)
-    need(a.work, "llama.cpp", bench)
+def llama_programs(a, job, threads):
+    """llama.cpp and its forks, built with their own tools."""
+    folder = os.path.join(a.work, job["peer"], "build", "bin")
+    need(a.work, job["peer"], os.path.join(folder, "llama-bench"))
+    file = ["-m", job["model"], "-t", str(threads)]
     calls = [(["-p", "0", "-n", "32"], ["decode"])]
     if threads == max(a.threads):
         calls += [(["-n", "0", "-p", ",".join(map(str, PREFILL))], [f"prefill {n}" for n in PREFILL]),
-                  (["-p", "0", "-n", "32", "-d", str(DEPTH)], [f"decode at {DEPTH}"])]
+                  (job["behind"], [f"decode at {DEPTH}"])]
     out, why = {}, ""
-    for args, names in calls:
+
+    def attempt(get):
+        nonlocal why
         try:
-            rows = json.loads(call([bench, "-m", job["model"], "-t", str(threads), "-r", "2", "-o", "json", *args], stderr=subprocess.PIPE, timeout=SLOW))
-            out.update({name: statistics.median(r["samples_ts"]) for name, r in zip(names, rows[-len(names):])})
-        except (subprocess.CalledProcessError, subprocess.TimeoutExpired, ValueError) as failed:  # its AMX path ends with signal 11 on some files
+            out.update(get())
+        except (subprocess.CalledProcessError, subprocess.TimeoutExpired, ValueError, OSError) as failed:  # its AMX path ends with a signal on some files
             why = str(failed)
+
+    def table(args, names):
+        rows = json.loads(call([os.path.join(folder, "llama-bench"), *file, "-r", "2", "-o", "json", *args], stderr=subprocess.PIPE, timeout=SLOW))
+        return {name: statistics.median(r["samples_ts"]) for name, r in zip(names, rows[-len(names):])}
+
+    def together(n):
+        text = call([os.path.join(folder, "llama-batched-bench"), *file, "-c", str(64 * n), "-npp", "16", "-ntg", "32", "-npl", str(n)], stderr=subprocess.DEVNULL, timeout=SLOW)
+        cells = [line.split("|")[1:-1] for line in text.splitlines() if line.startswith("|")]
+        return {f"decode, {n} sessions": float(cells[-1][[c.strip() for c in cells[0]].index("S_TG t/s")])}
+
+    for args, names in calls:
+        attempt(lambda: table(args, names))  # noqa: B023 (called at once)
+    for n in a.sessions:
+        attempt(lambda: together(n))  # noqa: B023
+    if a.model:
+        program = next((p for p in ("llama-completion", "llama-cli") if os.path.exists(os.path.join(folder, p))), "llama-cli")
+        attempt(lambda: answer_time([os.path.join(folder, program), *file, "-n", str(ANSWER), "--temp", "0", "-no-cnv", "--ignore-eos", "-p", QUESTION]))
     if not out:
         raise Skip(why)
     return out
 
 
 def ik_llama(a, job, threads):
+    if os.path.exists(os.path.join(a.work, "ik_llama.cpp", "build", LLAMA_BENCH)):  # built from its repository
+        return llama_programs(a, job, threads)
     library = os.path.join(a.work, "ik_llama.cpp", "build", IK_LIBRARY)
     need(a.work, "ik_llama.cpp", library)
     need(a.work, "ik_llama.cpp", python(a.work, "ik"))
@@ -174,16 +220,18 @@ def kt_kernel(a, job, threads):
     return stream([python(a.work, "kt"), os.path.join(HERE, "peers_kt.py"), job["shape"], str(threads), "decode:1", *(f"prefill {n}:{n}" for n in prompts)])
 
 
-def contenders(a, fp8, gguf, shape):
+def contenders(a, fp8, gguf, shape, figures):
     """Name, run, what to run; and whether the bytes of a token are those of the GGUF file."""
     rows = []
     for label, path in (("hearth", a.hearth), ("baseline", a.baseline)):
+        if path and fp8:
+            rows += [(f"{label} FP8", hearth, dict(build=path, model=fp8, figures=figures))]
         if path:
-            rows += [(f"{label} FP8", hearth, dict(build=path, model=fp8)), (f"{label} {a.type}", hearth, dict(build=path, model=gguf))]
-    rows += [(f"ik_llama.cpp {a.type}", ik_llama, dict(model=gguf)),
-             (f"llama.cpp {a.type}", llama_bench, dict(model=gguf)),
-             ("fastllm FP8", fastllm, dict(model=fp8)),
-             ("kt-kernel FP8, experts alone", kt_kernel, dict(shape=shape))]
+            rows += [(f"{label} {a.type}", hearth, dict(build=path, model=gguf, figures=figures))]
+    rows += [(f"ik_llama.cpp {a.type}", ik_llama, dict(peer="ik_llama.cpp", model=gguf, behind=["-gp", f"{DEPTH},32", "-p", "0", "-n", "0"])),
+             (f"llama.cpp {a.type}", llama_programs, dict(peer="llama.cpp", model=gguf, behind=["-p", "0", "-n", "32", "-d", str(DEPTH)]))]
+    if fp8:
+        rows += [("fastllm FP8", fastllm, dict(model=fp8)), ("kt-kernel FP8, experts alone", kt_kernel, dict(shape=shape))]
     return [r for r in rows if not a.only or any(r[0].startswith(o) for o in a.only.split(","))]
 
 
@@ -211,8 +259,10 @@ def model_files(a):
 
 
 def share_of(test, name, speed, limit, figures, gguf_bytes):
+    if test == ANSWERED:
+        return float("nan")
     if test.startswith("decode"):
-        if "4 sessions" in test:
+        if "sessions" in test:
             return float("nan")  # which experts they share is not known here: see bench_decode
         weights = figures["routed_bytes"] if "experts alone" in name else figures["decode_bytes"] if "FP8" in name else gguf_bytes
         kv = 0 if "experts alone" in name else figures["kv_bytes_per_position"] * (DEPTH if str(DEPTH) in test else 16)
@@ -229,6 +279,18 @@ def read_into_cache(path):
                 pass
 
 
+@contextlib.contextmanager
+def busy(n):
+    """n programs that never wait."""
+    programs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(n)]
+    try:
+        yield
+    finally:
+        for p in programs:
+            p.kill()
+            p.wait()
+
+
 def measure(a, rows):
     """{(threads, name): [({test: speed}, limit), ...]}, the reasons of those skipped, and all limits by threads."""
     runs, skipped, limits = {}, {}, {t: [] for t in a.threads}
@@ -241,7 +303,8 @@ def measure(a, rows):
                 if "model" in job:
                     read_into_cache(job["model"])  # the run before may have taken its memory
                 try:
-                    speeds = run(a, job, t)
+                    with busy(a.beside):
+                        speeds = run(a, job, t)
                 except Skip as why:
                     skipped[name] = str(why)
                     continue
@@ -268,22 +331,30 @@ def main():
     ap.add_argument("--vocab", type=int, default=32000, help="small, so that the head does not drown the experts")
     ap.add_argument("--threads", default=f"{os.cpu_count()},1", help="numbers of threads; prefills of peers run with the largest only")
     ap.add_argument("--rounds", type=int, default=3)
+    ap.add_argument("--model", help="a GGUF file instead of random weights")
+    ap.add_argument("--sessions", default="4", help="that answer at once")
+    ap.add_argument("--beside", type=int, default=0, help="programs that keep a CPU busy each")
     a = ap.parse_args()
-    a.work, a.threads = os.path.abspath(a.work), [int(t) for t in a.threads.split(",")]
+    a.work, a.threads, a.sessions = os.path.abspath(a.work), [int(t) for t in a.threads.split(",")], [int(n) for n in a.sessions.split(",") if n]
     if a.build:
         build(a.work)
     if not a.hearth:
         return
-    fp8, gguf, shape, figures = model_files(a)
-    gguf_bytes = json.loads(call([os.path.join(a.hearth, "hearth"), "-m", gguf, "--inspect", "--json"]))["bytes"]["per_token"]
-    runs, skipped, limits = measure(a, contenders(a, fp8, gguf, shape))
+    if a.model:
+        a.type = ""
+    fp8, gguf, shape, figures = (None, a.model, None, {}) if a.model else model_files(a)
+    about = json.loads(call([os.path.join(a.hearth, "hearth"), "-m", gguf, "--inspect", "--json"]))
+    gguf_bytes = about["bytes"]["per_token"]
+    if a.model:
+        figures = {"kv_bytes_per_position": about["bytes"]["kv_per_token"], "head_macs": 0}
+    runs, skipped, limits = measure(a, contenders(a, fp8, gguf, shape, figures))
     for t in a.threads:
         for k in limits[t][0] if limits[t] else []:
             values = [r[k] for r in limits[t]]
             if k != "threads":
                 print(f"{t} threads, {k}: {statistics.median(values):.1f} ({min(values):.1f} to {max(values):.1f})")
     print(f"\n{'test':20s} {'threads':>7s}  {'contender':30s} {'tok/s':>8s} {'min':>8s} {'max':>8s} {'share':>6s}")
-    for test in ["decode", "decode, 4 sessions", f"decode at {DEPTH}", *(f"prefill {n}" for n in PREFILL)]:
+    for test in ["decode", *(f"decode, {n} sessions" for n in a.sessions), f"decode at {DEPTH}", *(f"prefill {n}" for n in PREFILL), ANSWERED]:
         for (t, name), got in sorted(runs.items(), key=lambda r: -r[0][0]):
             have = [(speeds[test], limit) for speeds, limit in got if test in speeds]
             if have:

@@ -11,7 +11,9 @@
 
 #include "base/fault.h"
 #include "base/log.h"
+#include "base/mem.h"
 #include "base/test_limits.h"
+#include "engine/kv/kv_image.h"
 #include "engine/session/engine_state.h"
 #include "test/unit/session.h"
 
@@ -163,6 +165,86 @@ static void a_cache_grows_in_its_place(void **st) {
     if (kv_commit(&kv, committed + 5000, &e)) fail_msg("%s", e.text);
     data[4 * (committed + 5000) - 1] = 1, scale[committed + 4999] = 1;
     kv_close(&kv);
+}
+
+/* Large pages of the block of 2 MB at p; -1: unknown. */
+static int large_pages_at(const void *p) {
+    FILE *f = fopen("/proc/self/smaps", "re");
+    char line[256];
+    unsigned long begin, end;
+    bool in = false;
+    int kb = -1;
+    while (f && fgets(line, sizeof line, f) && kb < 0)
+        if (sscanf(line, "%lx-%lx ", &begin, &end) == 2) in = (uintptr_t)p >= begin && (uintptr_t)p < end;
+        else if (in) sscanf(line, "AnonHugePages: %d", &kb);
+    if (f) fclose(f);
+    return kb < 0 ? -1 : kb / 2048;
+}
+static bool has_large_pages(void) {
+    uint8_t *p = mem_pages(4 * MEM_HUGE_PAGE, MEM_HUGE);
+    if (p) p[0] = 1;
+    bool has = p && large_pages_at(p) == 1;
+    if (has) { /* and replaces small ones */
+        uint8_t *q = mem_pages(MEM_HUGE_PAGE, MEM_RESERVE);
+        has = q && !mem_commit(q, MEM_HUGE_PAGE);
+        if (has) q[0] = 1, mem_request_huge(q, MEM_HUGE_PAGE, true), has = large_pages_at(q) == 1;
+        mem_pages_free(q, MEM_HUGE_PAGE);
+    }
+    mem_pages_free(p, 4 * MEM_HUGE_PAGE);
+    return has;
+}
+/* Keys have small pages at first, large ones when a block of 2 MB is in use to some part: at once for a prompt, one
+ * plane after the other for an answer, which keeps what is there; beyond a share of memory not before half is in use.
+ */
+static void blocks_in_use_become_large_pages(void **st) {
+    enum { ROW = 4, BLOCK = MEM_HUGE_PAGE / ROW, EARLY = BLOCK / 32 }; /* positions */
+    struct config c = model(false);
+    struct kv kv;
+    struct error e = {0};
+    if (!has_large_pages()) {
+        print_message("SKIPPED: this system gives no large pages\n");
+        return;
+    }
+    if (kv_open(&kv, &c, kv_planes, 1 << 24, DT_E4M3, &e)) fail_msg("%s", e.text);
+    uint8_t *data = kv.layer[1].p[1].data;
+    assert_int_equal((uintptr_t)data % MEM_HUGE_PAGE, 0);
+    for (int end = 1; end < EARLY; end += 512) {
+        if (kv_commit(&kv, end, &e)) fail_msg("%s", e.text);
+        data[ROW * end - 1] = (uint8_t)(end % 251);
+    }
+    assert_int_equal(large_pages_at(data), 0);
+    for (int end = EARLY; end < EARLY + 64; end++) { /* each call may copy a few blocks */
+        if (kv_commit(&kv, end, &e)) fail_msg("%s", e.text);
+        data[ROW * end - 1] = 1;
+    }
+    assert_int_equal(large_pages_at(data), 1);
+    for (int end = 1; end < EARLY; end += 512) assert_int_equal(data[ROW * end - 1], end % 251);
+    if (kv_commit(&kv, 3 * BLOCK, &e)) fail_msg("%s", e.text);
+    memset(data + ROW * EARLY, 1, 3 * MEM_HUGE_PAGE - ROW * EARLY);
+    assert_int_equal(large_pages_at(data), 3);
+    assert_int_equal(kv_image_unmap(&kv), 0);
+    if (kv_commit(&kv, BLOCK, &e)) fail_msg("%s", e.text);
+    assert_int_equal(data[0], 0);
+    data[0] = 1;
+    assert_int_equal(large_pages_at(data), 1);
+    const size_t bytes = kv.n_large * MEM_HUGE_PAGE;
+    kv_close(&kv);
+
+    /* n such caches, the last of which is beyond the share */
+    int n = 0;
+    struct kv *many = mem_calloc(mem_total() / 32 / bytes + 2, sizeof *many);
+    for (; !n || many[n - 1].is_early; n++)
+        if (kv_open(&many[n], &c, kv_planes, 1 << 24, DT_E4M3, &e)) fail_msg("%s", e.text);
+    assert_true((size_t)n * bytes > mem_total() / 32 && (size_t)(n - 1) * bytes <= mem_total() / 32);
+    data = many[n - 1].layer[1].p[1].data;
+    if (kv_commit(&many[n - 1], BLOCK / 2 - 1, &e)) fail_msg("%s", e.text);
+    data[0] = 1;
+    assert_int_equal(large_pages_at(data), 0);
+    kv_close(&many[0]);
+    if (kv_open(&many[0], &c, kv_planes, 1 << 24, DT_E4M3, &e)) fail_msg("%s", e.text);
+    assert_true(many[0].is_early); /* what was closed is free again */
+    for (int i = 0; i < n; i++) kv_close(&many[i]);
+    mem_free(many);
 }
 
 /* --- Sessions --------------------------------------------------------------------------------- */
@@ -348,6 +430,7 @@ int main(int argc, char **argv) {
                                        cmocka_unit_test(tried_tokens_leave_no_state),
                                        cmocka_unit_test(marks_lie_before_the_end_of_a_prompt),
                                        cmocka_unit_test(a_cache_grows_in_its_place),
+                                       cmocka_unit_test(blocks_in_use_become_large_pages),
                                        cmocka_unit_test(text_is_that_of_a_fresh_session),
                                        cmocka_unit_test(a_stopped_prefill_is_gone_on_with),
                                        cmocka_unit_test(another_engine_starts_behind_what_one_has_read),
