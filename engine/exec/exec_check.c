@@ -39,6 +39,19 @@ int exec_check_before(const struct config *c, int pos, int n_before, struct erro
                      pos);
 }
 
+int prefill_embed(struct runtime *m, const struct prefill_job *j, float *x, int at, int n) {
+    const struct text_rows text = prefill_text(j, at, n);
+    const size_t hidden = (size_t)m->w->config.hidden;
+    for (int i = 0, end; i < n; i = end + (end == i)) { /* runs of text: rows of images have no embedding */
+        for (end = i; end < n && text.ids[end] >= 0; end++) {
+        }
+        if (end > i) TRY(block_embed(m->cpu, m->w, x + (size_t)i * hidden, text.ids + i, end - i));
+    }
+    TRY(block_embed_ngrams(m->cpu, m->w, m->prefill_work, x, &text, 1));
+    image_rows_put(&j->images, m->w->config.hidden, j->pos + at, n, 0, x);
+    return 0;
+}
+
 int prefill_head(struct runtime *m, struct prefill_job *j, const float *x, int row, int at, int n, float *logits,
                  struct error *e) {
     struct work *w = m->prefill_work;

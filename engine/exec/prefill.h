@@ -2,6 +2,7 @@
 /* Prefill modes, and the context that the engine hands to execution. One file and one table row per mode. Does not
  * choose the mode: policy.h. */
 #include "base/exec_mode.h"
+#include "engine/exec/image_rows.h"
 #include "engine/exec/routing_trace.h"
 #include "engine/exec/values_trace.h"
 #include "engine/experts/budget.h"
@@ -9,7 +10,6 @@
 #include "engine/experts/usage_profile.h"
 #include "engine/layer/block.h"
 #include "engine/transfer/resident_set.h"
-#include "engine/vision/image.h"
 #include "engine/weights/nan_scan.h"
 #include "engine/weights/numa_copy.h"
 
@@ -68,14 +68,7 @@ struct prefill_job {
      * text_rows */
     const int32_t *tokens;
     int pos, n, n_before;
-    /* Images of the whole prompt, in order: their tokens are below 0. prefill_mode_cpu only if some are among tokens;
-     * features [n_images]: their rows [tokens, feature_floats], of those images. The first `hidden` numbers are added
-     * as embedding, the others after the first layers. */
-    const struct image_span *images;
-    const float *const *features;
-    int n_images, feature_floats;
-    int32_t image_token; /* as in struct text_rows */
-    int turn_shift;      /* without images among tokens: added to positions where rows are rotated */
+    struct image_rows images;
     /* [vocab] receives the logits of the last position */
     float *last_logits;
     /* NULL, or receives each position's logits in order; engine thread */
@@ -142,8 +135,11 @@ int prefill_mark_row(const struct prefill_job *j, int at, int n);
 void prefill_complete(struct prefill_job *j, int at, int n, const struct kv_state_step *state_step);
 /* Tokens [at, at + n) of a job. */
 static inline struct text_rows prefill_text(const struct prefill_job *j, int at, int n) {
-    return (struct text_rows){j->tokens + at, n, j->n_before + at, j->image_token};
+    return (struct text_rows){j->tokens + at, n, j->n_before + at, j->images.token};
 }
+/* Writes the residual stream of tokens [at, at + n) of a job before the first layer to x [n, hidden], on the CPU:
+ * embeddings, those of n-grams, and rows of images. Uses scratch of m->prefill_work. Engine thread. */
+int prefill_embed(struct runtime *m, const struct prefill_job *j, float *x, int at, int n);
 /* ERR_RUNTIME: the n_before tokens before position pos are fewer than embeddings of n-grams depend on. */
 int exec_check_before(const struct config *c, int pos, int n_before, struct error *e);
 int exec_op_error(int rc, struct error *e); /* fills e with the text for an operation's code */

@@ -7,26 +7,6 @@
 #include "engine/layer/work_open.h"
 #include "engine/transfer/trace.h"
 
-/* --- Images ----------------------------------------------------------------------------------- */
-
-/* Puts row number `which` of the images' tokens among tokens [at, at + n) of a job into the stream: their embedding, or
- * what the tower adds after a layer. */
-static void put_features(const struct runtime *m, const struct prefill_job *j, struct work *w, int at, int n,
-                         int which) {
-    const int hidden = m->w->config.hidden, first = j->pos + at;
-    for (int k = 0; k < j->n_images; k++) {
-        const struct image_span *s = &j->images[k];
-        for (int i = 0; i < n; i++) {
-            const int in = first + i - s->at;
-            if (in < 0 || in >= image_tokens(s->image)) continue;
-            const float *from =
-                j->features[k] + (size_t)in * (size_t)j->feature_floats + (size_t)which * (size_t)hidden;
-            float *to = w->x + (size_t)i * (size_t)hidden;
-            for (int c = 0; c < hidden; c++) to[c] = which ? to[c] + from[c] : from[c];
-        }
-    }
-}
-
 static int run_layer(struct runtime *m, struct work *w, int i, const struct span *spans, int n_spans, int n,
                      const _Atomic int *cancel, struct error *e) {
     const struct layer *y = numa_copy_layer(m->numa_copy, m->w, i);
@@ -94,17 +74,13 @@ static int begin_batch(struct runtime *m, struct prefill_job *j, struct cpu_pref
     p->row = j->on_logits           ? (j->n_reported > p->at ? j->n_reported - p->at : 0)
              : p->at + p->n == j->n ? p->n - 1
                                     : p->n;
-    for (int i = 0; i < p->n; i++) w->tokens[i] = j->tokens[p->at + i], w->pos[i] = p->span.pos + i + j->turn_shift;
-    const bool has_images = j->n_images && j->features;
-    w->has_places = has_images && m->w->config.rope.section[0];
-    for (int i = 0; i < p->n && has_images; i++) {
-        if (w->tokens[i] < 0) w->tokens[i] = j->image_token; /* put_features() replaces its embedding */
-        if (w->has_places) image_place(j->images, j->n_images, p->span.pos + i, &w->place[3 * i]);
-    }
+    image_rows_ids(&j->images, j->tokens + p->at, p->n, w->tokens);
+    image_rows_turn(&j->images, &m->w->config, pos, p->n, w->pos, w->place);
+    w->has_places = image_rows_have_places(&j->images, &m->w->config);
     cpu_count_read(m, m->w->bytes_dense);
     const struct text_rows text = prefill_text(j, p->at, p->n);
     rc = cpu_begin_batch(m, w, &text, 1, p->n, j->pos + j->n, j->cancel, e);
-    if (!rc && has_images) put_features(m, j, w, p->at, p->n, 0);
+    image_rows_put(&j->images, m->w->config.hidden, pos, p->n, 0, w->x);
     w->has_places = false;
     return rc;
 }
@@ -140,8 +116,8 @@ static int advance_cpu(struct runtime *m, struct prefill_job *j, struct error *e
     if (!rc && !p->n) rc = begin_batch(m, j, p, e);
     if (!rc && p->layer < layers) {
         rc = run_layer(m, m->prefill_work, p->layer, &p->span, 1, p->n, j->cancel, e);
-        if (!rc && j->features && p->layer + 1 < j->feature_floats / m->w->config.hidden)
-            put_features(m, j, m->prefill_work, p->at, p->n, p->layer + 1);
+        if (p->layer < image_rows_deep(&j->images, m->w->config.hidden))
+            image_rows_put(&j->images, m->w->config.hidden, p->span.pos, p->n, p->layer + 1, m->prefill_work->x);
         if (!rc) trace_routing(m, j, p);
         if (!rc && !m->cpu_queue && m->w->layers[p->layer].experts)
             usage_profile_count(m->usage, p->layer, m->prefill_work->ids, p->n * m->w->config.topk);

@@ -529,6 +529,13 @@ double cost_prefill(const struct cost_machine *m, const struct cost_model *q, co
     return t * cost_factor(m, &m->observed[p->mode], p->n);
 }
 
+double cost_tower(const struct cost_machine *m, const struct cost_tower *t) {
+    const struct cost_item products = {COST_LINEAR, t->weights, t->patches, t->bytes, t->flops, t->products},
+                           attention = {COST_ATTENTION,     COST_F32,          t->patches, 0,
+                                        t->attention_flops, t->attention_calls};
+    return (cost_time(m, 0, &products) + cost_time(m, 0, &attention)) * cost_factor(m, &m->observed_tower, t->patches);
+}
+
 /* --- Tables ----------------------------------------------------------------------------------- */
 
 /* Entry i is i rows below 8, then eight entries per octave. */

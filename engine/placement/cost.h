@@ -83,6 +83,7 @@ struct cost_machine {
     int cpu_chunk_rows, gpu_chunk_rows; /* rows per pass of a prefill through a layer */
     bool is_deterministic;              /* use the table only: cost_factor is 1 */
     struct cost_observed observed[EXEC_MODES]; /* whole prefills and decode batches */
+    struct cost_observed observed_tower;       /* by patches of an image */
     struct cost_node node[COST_NODES];
     struct cost_domain domain[COST_DOMAINS];
 };
@@ -113,6 +114,7 @@ struct cost_model {
 };
 enum { COST_CHAIN_NUMBERS = 16384 }; /* most numbers of an elementwise operation that is joined (gpu/fuse.h) */
 /* dense, experts, kv: enum dtype of the matrices, the experts and the cache. */
+enum cost_format cost_format_of(enum dtype t);
 void cost_model_of(struct cost_model *q, const struct config *c, enum dtype dense, enum dtype experts, enum dtype kv);
 
 /* --- Pieces ----------------------------------------------------------------------------------- */
@@ -212,6 +214,13 @@ double cost_prefill(const struct cost_machine *m, const struct cost_model *q, co
 /* Charges products of 8-bit weights with more than BATCH_INVARIANT_ROWS rows with rate_fp8, on devices that have it:
  * for models whose prompts they read in FP8. */
 void cost_use_fp8(struct cost_machine *m);
+/* An image in a vision tower, on the CPU: products over `patches` rows, and attention of each patch to all. */
+struct cost_tower {
+    enum cost_format weights;
+    double patches, bytes, flops, products; /* bytes of weights; FLOP and calls of products */
+    double attention_flops, attention_calls;
+};
+double cost_tower(const struct cost_machine *m, const struct cost_tower *t);
 /* Number of layers whose attention block, shared expert and KV cache of `positions` fit into `bytes`. */
 int cost_layers_fit(const struct cost_model *q, double bytes, double positions);
 

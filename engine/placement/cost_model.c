@@ -7,7 +7,7 @@
 
 static double max_of(double a, double b) { return a > b ? a : b; }
 
-static enum cost_format format_of(enum dtype t) {
+enum cost_format cost_format_of(enum dtype t) {
     double bytes = (double)dtype_bytes(t, 256) / 256;
     if (bytes > 2.5) return COST_F32;
     if (bytes > 1.5) return COST_16BIT;
@@ -95,9 +95,9 @@ void cost_model_of(struct cost_model *q, const struct config *c, enum dtype dens
     *q = (struct cost_model){.layers = c->n_layers,
                              .n_experts = c->n_experts,
                              .topk = c->topk,
-                             .experts = format_of(experts),
-                             .dense = format_of(dense),
-                             .kv = format_of(kv)};
+                             .experts = cost_format_of(experts),
+                             .dense = cost_format_of(dense),
+                             .kv = cost_format_of(kv)};
     for (int i = 0; i < c->n_layers; i++)
         q->dense_layers += !c->layer[i].moe, ffns += !c->layer[i].moe && !c->layer[i].no_ffn;
     if (q->dense_layers) ffn *= ffns / q->dense_layers; /* on average: some layers have none */

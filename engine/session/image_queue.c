@@ -1,5 +1,6 @@
 #include "engine/session/image_queue.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -12,9 +13,10 @@ struct image_queue {
     int n, next; /* images of the turn; the next one to compute */
     bool is_running;
     struct tower_run run;
-    double began;
-    int done, total;  /* steps of all images, weighted by tokens */
-    float **features; /* [n] */
+    double expected_s;   /* of all images; 0: unknown */
+    double began, own_s; /* of all images; seconds of the units of the current one */
+    int done, total;     /* steps of all images, weighted by tokens */
+    float **features;    /* [n] */
 };
 
 void image_queue_drop(struct session *s) {
@@ -31,6 +33,26 @@ static bool is_cached(const struct session *s, int i) {
     return s->images[i].at + image_tokens(s->images[i].image) <= s->n_kv;
 }
 
+static double expected(const struct engine *eng, const struct engine_image *image) {
+    const int n = image->grid_h * image->grid_w;
+    const struct tower_work w = tower_work(eng->tower, n);
+    return cost_tower(&eng->cost,
+                      &(struct cost_tower){.weights = cost_format_of((enum dtype)eng->tower->layers[0].qkv.dtype),
+                                           .patches = n,
+                                           .bytes = w.bytes,
+                                           .flops = w.flops,
+                                           .products = w.products,
+                                           .attention_flops = w.attention_flops,
+                                           .attention_calls = w.attention_calls});
+}
+
+double image_queue_expected(const struct session *s) {
+    double sum = 0;
+    for (int i = 0; i < s->n_images; i++)
+        if (!is_cached(s, i)) sum += expected(s->engine, s->images[i].image);
+    return sum;
+}
+
 static int begin(struct session *s, struct error *e) {
     image_queue_drop(s);
     struct image_queue *q = s->image_queue = mem_calloc(1, sizeof *q);
@@ -40,6 +62,7 @@ static int begin(struct session *s, struct error *e) {
         return error_set(e, ERR_MEMORY, "no memory for %d images", s->n_images);
     }
     q->began = clock_now();
+    if (s->engine->is_calibrated) q->expected_s = image_queue_expected(s);
     for (int i = 0; i < q->n; i++)
         if (!is_cached(s, i)) q->total += image_tokens(s->images[i].image) * tower_run_steps(s->engine->tower);
     return 0;
@@ -65,15 +88,21 @@ static int step(struct session *s, struct error *e) {
             return error_set(e, ERR_MEMORY, "no memory for an image of %d tokens", image_tokens(image));
         TRY(tower_run_open(&q->run, eng->tower, image->rgb, image->grid_h, image->grid_w, e));
         q->is_running = true;
+        q->own_s = 0;
     }
     eng->machine.cpu->cancel = session_cancel_flag(s);
+    const double begin = clock_now();
     const int rc = tower_run_step(&q->run, eng->machine.cpu, q->features[q->next]);
     if (rc >= 0) q->done += image_tokens(image);
+    q->own_s += clock_now() - begin;
     if (rc > 0) return PREFILL_MORE;
     tower_run_close(&q->run);
     q->is_running = false;
     if (rc) return exec_op_error(rc, e);
     TRY(check_finite(q->features[q->next], floats, e));
+    if (eng->is_calibrated)
+        cost_observe(&eng->cost, &eng->cost.observed_tower, image->grid_h * image->grid_w, expected(eng, image),
+                     q->own_s);
     if (++q->next == q->n) s->stats.image_s = clock_now() - q->began;
     return PREFILL_MORE;
 }
@@ -95,6 +124,14 @@ bool image_queue_progress(const struct session *s, int *done, int *total, double
     if (!q || q->turn_id != s->turn_id || q->next == q->n) return false;
     *done = q->done, *total = q->total, *began = q->began;
     return q->total > 0;
+}
+
+void image_queue_explain(const struct session *s, char *out, size_t cap) {
+    const struct image_queue *q = s->image_queue;
+    *out = 0;
+    if (!q || q->turn_id != s->turn_id || !(s->stats.image_s > 0)) return;
+    if (q->expected_s > 0) snprintf(out, cap, "; images in %.3g s, %.3g s expected", s->stats.image_s, q->expected_s);
+    else snprintf(out, cap, "; images in %.3g s", s->stats.image_s);
 }
 
 const float *const *image_queue_features(const struct session *s) {

@@ -74,12 +74,11 @@ static const struct prefill_driver *choose_prefill_driver(struct engine *eng, st
     pthread_mutex_unlock(&eng->lock);
     struct policy_prefill_out out;
     policy_prefill(&m, &in, &out);
-    const bool has_images = image_queue_features(s); /* rows and their positions, which other modes do not take yet */
-    if (has_images) out.mode = PREFILL_CPU;
     const struct prefill_driver *driver = drivers[out.mode];
     s->prefill.job.device = out.device;
     s->prefill.expected_s = s->stats.prefill_expected_s = out.seconds[out.mode];
-    char where[100], weights[80] = "", uploads[120] = "", nodes[80] = "";
+    char where[100], weights[80] = "", uploads[120] = "", nodes[80] = "", images[60];
+    image_queue_explain(s, images, sizeof images);
     const char *const math = driver != &prefill_mode_cpu && n > BATCH_INVARIANT_ROWS && g->reads_in_fp8 &&
                                      (s->n_answered || !s->request.logits)
                                  ? "; products in FP8 (math=bf16: in BF16)"
@@ -100,11 +99,9 @@ static const struct prefill_driver *choose_prefill_driver(struct engine *eng, st
                  100 * eng->cost.spread_bw_share, eng->cost.n_nodes);
     else if (eng->cost.n_nodes)
         snprintf(nodes, sizeof nodes, "; %d NUMA nodes, each with rows of every expert", eng->cost.n_nodes);
-    snprintf(s->stats.prefill_why, sizeof s->stats.prefill_why, "%d new tokens %s: %.130s%s%s%s%s%s", n, where,
-             has_images         ? "the prompt has images"
-             : s->prefill.below ? "passes a longer prompt"
-                                : out.why,
-             math, weights, uploads, nodes, s->has_waited ? "; waited for other answers (--max-tpot)" : "");
+    snprintf(s->stats.prefill_why, sizeof s->stats.prefill_why, "%d new tokens %s: %.130s%s%s%s%s%s%s", n, where,
+             s->prefill.below ? "passes a longer prompt" : out.why, images, math, weights, uploads, nodes,
+             s->has_waited ? "; waited for other answers (--max-tpot)" : "");
     return driver;
 }
 
@@ -183,12 +180,12 @@ static int begin_turn(struct session *s, struct error *e) {
         .pos = s->n_kv,
         .n = n,
         .n_before = before,
-        .images = s->images,
-        .n_images = s->n_images,
-        .image_token = eng->machine.image_token,
-        .features = image_queue_features(s),
-        .feature_floats = eng->tower ? tower_row_floats(eng->tower) : 0,
-        .turn_shift = image_queue_features(s) ? 0 : s->turn_shift,
+        .images = {.spans = s->images,
+                   .n = s->n_images,
+                   .features = image_queue_features(s),
+                   .floats = eng->tower ? tower_row_floats(eng->tower) : 0,
+                   .token = eng->machine.image_token,
+                   .turn_shift = image_queue_features(s) ? 0 : s->turn_shift},
         .last_logits = run->below ? eng->passing_logits : eng->logits,
         .on_logits = s->n_answered ? NULL : s->request.logits,
         .on_logits_ctx = s->request.logits_ctx,
@@ -370,10 +367,11 @@ static bool may_pass(const void *engine, const struct fair_entry *t) {
     const struct engine *eng = engine;
     const struct session *s = session_of(t);
     struct policy_pass_in in = {.n = s->n_tokens - s->n_kv, .expected_s = -1};
-    if (s->hold != HOLD_NONE) return false; /* its last prefill has not stopped */
-    if (s->n_images) return false;          /* the time of the tower is not expected */
+    if (s->hold != HOLD_NONE) return false;               /* its last prefill has not stopped */
+    if (s->n_images && !eng->is_calibrated) return false; /* nobody knows how long the tower takes */
     if (eng->is_calibrated)
         in.expected_s =
+            image_queue_expected(s) +
             cost_prefill(&eng->cost, &eng->cost_model,
                          &(struct cost_prefill){.mode = PREFILL_CPU, .n = in.n, .pos = s->n_kv, .ranks = 1});
     for (const struct session *o = eng->prefilling; o; o = o->prefill.below) {

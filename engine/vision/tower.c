@@ -11,6 +11,8 @@ static int n_patches(const struct tower_run *r) { return r->grid_h * r->grid_w; 
 static int least(int a, int b) { return a < b ? a : b; }
 static size_t product(size_t a, size_t b) { return a * b; }
 
+static double mat_numbers(const struct mat *m) { return (double)m->rows * m->cols; }
+
 /* Row and column of a patch. */
 static void place(const struct tower_run *r, int patch, int *row, int *col) {
     const int m = r->tower->config.merge, in_block = patch % (m * m), block = patch / (m * m), blocks = r->grid_w / m;
@@ -303,6 +305,26 @@ static int run_joining_merger(struct tower_run *r, struct exec *x, const struct 
         TRY(linear(x, &m->fc2, NULL, (struct rows){.y = rows + product((size_t)at, (size_t)out), .x = r->up, .n = n}));
     }
     return 0;
+}
+
+static double mats_of(const struct tower_merger *m) {
+    return mat_numbers(&m->fc1) + mat_numbers(&m->fc2) + mat_numbers(&m->down) + mat_numbers(&m->proj) +
+           mat_numbers(&m->gate);
+}
+struct tower_work tower_work(const struct tower *t, int n) {
+    const struct tower_config *c = &t->config;
+    double layers = 0, mergers = mats_of(&t->merger);
+    for (int i = 0; i < c->depth; i++) {
+        const struct tower_layer *y = &t->layers[i];
+        layers += mat_numbers(&y->qkv) + mat_numbers(&y->proj) + mat_numbers(&y->fc1) + mat_numbers(&y->fc2) +
+                  mat_numbers(&y->gate);
+    }
+    for (int i = 0; i < c->n_deep; i++) mergers += mats_of(&t->deep[i]);
+    return (struct tower_work){.flops = 2 * n * (mat_numbers(&t->patch) + layers + mergers / (c->merge * c->merge)),
+                               .attention_flops = 4.0 * n * n * c->hidden * c->depth,
+                               .bytes = (double)t->bytes,
+                               .products = 4 * c->depth + 2,
+                               .attention_calls = c->heads * c->depth};
 }
 
 int tower_run_step(struct tower_run *r, struct exec *x, float *rows) {

@@ -100,6 +100,14 @@ void tower_limit(struct tower *t, int tokens); /* makes larger images smaller th
 /* floats of a token: its row, then one row for each deep merger */
 static inline int tower_row_floats(const struct tower *t) { return (1 + t->config.n_deep) * t->config.out; }
 
+/* What the tower computes of an image of n patches. */
+struct tower_work {
+    double flops, attention_flops; /* of products, and of attention */
+    double bytes;                  /* of weights */
+    int products, attention_calls;
+};
+struct tower_work tower_work(const struct tower *t, int n);
+
 /* Runs the tower over one image, step by step. */
 struct tower_run {
     const struct tower *tower;

@@ -388,7 +388,9 @@ class Images(driver.ChatCase):
             s = self.served(*args, model=model, env={"HEARTH_LIMITS": "rows=48"})
             for name in ("wide.png", "other.png", "wide.png", "other.png"):
                 self.assertEqual(ask(s, name)[0], alone[name], (args, name))
-            self.assertGreater(ask(s, "wide.png")[1], 150, "a picture that was read is read again")
+            again = ask(s, "wide.png")[1]
+            if not args or model == self.eyes:  # a stream keeps one state of a prompt, which need not be there
+                self.assertGreater(again, 150, (model, args, "a picture that was read is read again"))
             # a second question, which only that reads: text after a picture, in a mode that turns it by the session's constant
             later = ({"role": "assistant", "content": "So."}, {"role": "user", "content": "And what else is there to see? " * 4})
             got = ask(s, "wide.png", later)[0]

@@ -25,6 +25,12 @@ MODES = [[], ["--gpus", "emu:1,cpu=scalar"], ["--gpus", "emu:1,cpu=scalar", "--p
          ["--gpus", "emu:1,cpu=scalar", "--prefill", "blend", "--decode", "dual"], ["--draft", "lookup"], ["--draft", "int4"]]
 
 
+# Device modes in which prompts are read, and the word of --explain for each
+DEVICES = [(["--gpus", "emu:1,cpu=scalar", "--prefill", "slp"], "stream-loaded"), (["--gpus", "emu:1,cpu=scalar,chunk=5", "--prefill", "slp"], "stream-loaded"),
+           (["--gpus", "emu:2,cpu=scalar,chunk=3", "--prefill", "dslp"], "stream-loaded"), (["--gpus", "emu:1,cpu=scalar", "--prefill", "blend"], "blended"),
+           (["--gpus", "emu:2,cpu=scalar", "--prefill", "blend"], "blended")]
+
+
 def rows(n):
     """Positions recorded of n."""
     return sorted({0, n // 3, n // 2, n - 3, n - 2, n - 1} & set(range(n)))
@@ -43,10 +49,11 @@ def command(hearth, model, folder, case, *args, most=0):
     return subprocess.run(full, stdin=subprocess.DEVNULL, capture_output=True, timeout=300, env={**os.environ, "HEARTH_LIMITS": f"spin=100,rows={most}"} if most else None)
 
 
-def compare(hearth, folder, model, case, want, *args, most=0, bound=BOUND):
+def compare(hearth, folder, model, case, want, *args, most=0, bound=BOUND, how=""):
+    """how: a word of --explain that names the mode"""
     out = os.path.join(folder, "logits")
-    p = command(hearth, model, folder, case, "--logits-out", out, *args, most=most)
-    if p.returncode:
+    p = command(hearth, model, folder, case, "--logits-out", out, "--explain", *args, most=most)
+    if p.returncode or how not in p.stderr.decode():
         return p.stderr.decode()
     with open(out, "rb") as f:
         got = array.array("f", f.read())
@@ -82,6 +89,10 @@ def main(hearth, *kinds):
                 check(f"{want['kind']} case {i % len(CASES)} {' '.join(level)}", compare(hearth, folder, models[want["kind"]], case, want, *level, bound=bound))
             for most in (1, 5, 8):
                 check(f"{want['kind']} case {i % len(CASES)} by {most}", compare(hearth, folder, models[want["kind"]], case, want, "--cpu", "scalar", most=most))
+            for k in (i % len(DEVICES), (i + 2) % len(DEVICES)):
+                args, how = DEVICES[k]
+                most = 7 if "blend" in args else 0
+                check(f"{want['kind']} case {i % len(CASES)} {' '.join(args)}", compare(hearth, folder, models[want["kind"]], case, want, "--cpu", "scalar", *args, most=most, how=how))
             if want["kind"] in gguf:
                 check(f"{want['kind']} case {i % len(CASES)} of GGUF files", compare(hearth, folder, gguf[want["kind"]], case, want, "--cpu", "scalar"))
         for kind, model in models.items():

@@ -15,7 +15,8 @@ struct blend {
     struct work host;                        /* rows for decode_carry(), the experts' buffers, the CPU's sums */
     float *in;                               /* the experts' input for devices without the layer; NULL: host.xn */
     int32_t *cpu_ids;                        /* [rows, topk] selection for the CPU: -1 where a device computes it */
-    int32_t *pos;                            /* [rows], then the tokens [rows] */
+    int32_t *pos;                            /* [rows], then the tokens [rows], then places [rows, 3] */
+    float *deep;                             /* [rows, hidden] that images add after a layer, or NULL */
     _Atomic int *bad;                        /* copy of the owner's work.first_bad */
     char *kv;                                /* KV rows of all layers, downloaded for the session's cache */
     struct gpu_timeline *arrived, *cpu_done; /* cpu_done: virtual time only */

@@ -88,7 +88,9 @@ static int open_host_buffers(struct blend *b, const struct prefill_job *j, struc
     const size_t rows = (size_t)b->rows, in = rows * (size_t)config_routed_width(c) * 4,
                  pairs = rows * (size_t)c->topk * 4;
     struct gpu *g = b->dev[0].g;
-    int rc = gpu_host_alloc(g, (void **)&b->pos, 2 * rows * 4, e);
+    int rc = gpu_host_alloc(g, (void **)&b->pos, 5 * rows * 4, e);
+    if (!rc && image_rows_deep(&j->images, c->hidden))
+        rc = gpu_host_alloc(g, (void **)&b->deep, rows * (size_t)c->hidden * 4, e);
     if (!rc) rc = gpu_host_alloc(g, (void **)&b->bad, 4, e);
     if (!rc) rc = gpu_host_alloc(g, (void **)&b->kv, kv_writeback_prefill_bytes(b->s, b->rows), e);
     if (!rc && pairs) rc = gpu_host_alloc(g, (void **)&b->cpu_ids, pairs, e);
@@ -131,7 +133,7 @@ static void blend_close(struct runtime *m, struct prefill_job *j) {
     trace_settle(m->trace);
     for (int i = 0; i < b->n_dev; i++)
         if (b->dev[i].d && b->dev[i].stop) atomic_store(b->dev[i].stop, 0);
-    void *pinned[] = {b->pos, (void *)b->bad, b->kv, b->cpu_ids, b->in};
+    void *pinned[] = {b->pos, (void *)b->bad, b->kv, b->cpu_ids, b->in, b->deep};
     for (size_t i = 0; i < sizeof pinned / sizeof *pinned; i++) gpu_host_free(m->gpus->gpu[0], pinned[i]);
     for (const struct work_row *k = work_rows; k->width; k++) gpu_host_free(m->gpus->gpu[0], *work_field(&b->host, k));
     gpu_timeline_close(&b->cpu_done);
@@ -278,7 +280,7 @@ static int run_layer(struct blend *b, const struct prefill_job *j, struct error 
                                                        .layer = b->layer,
                                                        .n = b->n,
                                                        .pos = j->pos + b->at,
-                                                       .tokens = j->tokens + b->at,
+                                                       .tokens = b->pos + b->rows,
                                                        .ids = b->host.ids,
                                                        .weights = b->host.weights});
     return blend_resident_experts(b) ? blend_experts_run_resident(b) : blend_experts_run_split(b, j, e);
@@ -294,13 +296,14 @@ static int begin_batch(struct blend *b, struct prefill_job *j) {
     b->routing_batch = routing_trace_begin(m->routing);
     b->state_step = kv_state_begin(j->kv, j->pos + b->at, b->n, prefill_mark_row(j, b->at, b->n));
     m->cpu->cancel = j->cancel;
-    int32_t *tokens = b->pos + b->rows;
-    for (int i = 0; i < b->n; i++)
-        b->pos[i] = j->pos + b->at + i + j->turn_shift, tokens[i] = s->cpu_queue ? 0 : j->tokens[b->at + i];
-    if (!s->cpu_queue) {
+    int32_t *tokens = b->pos + b->rows, *place = tokens + b->rows;
+    const bool has_places = image_rows_have_places(&j->images, s->c);
+    image_rows_turn(&j->images, s->c, j->pos + b->at, b->n, b->pos, place);
+    if (s->cpu_queue) memset(tokens, 0, (size_t)b->n * sizeof *tokens);
+    else {
         const struct text_rows text = prefill_text(j, b->at, b->n);
-        TRY(block_embed(m->cpu, m->w, b->host.x, text.ids, text.n));
-        TRY(block_embed_ngrams(m->cpu, m->w, m->prefill_work, b->host.x, &text, 1));
+        image_rows_ids(&j->images, text.ids, text.n, tokens);
+        TRY(prefill_embed(m, j, b->host.x, b->at, b->n));
         TRY(block_gather_ngrams(m->cpu, m->w, m->prefill_work, b->host.ngrams, &text, 1));
     }
     for (int i = 0; i < b->n_dev; i++) {
@@ -310,6 +313,8 @@ static int begin_batch(struct blend *b, struct prefill_job *j) {
         TRY(gpu_fill(main, (void *)p->work.first_bad, 0xff, 4));
         TRY(gpu_copy(main, p->work.pos, b->pos, (size_t)b->n * 4, GPU_H2D));
         TRY(gpu_copy(main, p->work.tokens, tokens, (size_t)b->n * 4, GPU_H2D));
+        if (has_places) TRY(gpu_copy(main, p->work.place, place, (size_t)b->n * 12, GPU_H2D));
+        p->work.has_places = has_places;
         if (b->host.ngrams)
             TRY(gpu_copy(main, p->work.ngrams, b->host.ngrams, (size_t)b->n * (size_t)config_ngram_floats(s->c) * 4,
                          GPU_H2D));
@@ -354,10 +359,21 @@ static int end_batch(struct blend *b, struct prefill_job *j, struct error *e) {
     return 0;
 }
 
+/* Adds what images add after the layer. */
+static int add_deep_rows(struct blend *b, const struct prefill_job *j) {
+    const struct blend_device *p = &b->dev[b->owner];
+    struct gpu_stream *main = blend_device_stream(p);
+    if (b->layer >= image_rows_deep(&j->images, b->s->c->hidden)) return 0;
+    TRY(image_rows_add(&j->images, b->s->c->hidden, j->pos + b->at, b->n, b->layer, main, p->work.x, p->work.xn,
+                       b->deep));
+    return gpu_stream_sync(main); /* it has read b->deep */
+}
+
 /* A layer of the batch. The devices' streams are those of answers, whose products stay as they are. */
 static int run_prompt_layer(struct blend *b, const struct prefill_job *j, struct error *e) {
     for (int i = 0; i < b->n_dev; i++) gpu_stream_set_fp8(blend_device_stream(&b->dev[i]), prefill_is_fp8(b->s->m, j));
-    const int rc = run_layer(b, j, e);
+    int rc = run_layer(b, j, e);
+    if (!rc) rc = add_deep_rows(b, j);
     for (int i = 0; i < b->n_dev; i++) gpu_stream_set_fp8(blend_device_stream(&b->dev[i]), false);
     return rc;
 }

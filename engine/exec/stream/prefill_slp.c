@@ -34,11 +34,8 @@ struct cpu_rows {
 
 static int embed_rows(void *arg) {
     struct cpu_rows *r = arg;
-    struct exec *x = r->s->m->cpu;
-    x->cancel = r->s->j->cancel;
-    const struct text_rows text = prefill_text(r->s->j, r->row, r->n);
-    TRY(block_embed(x, r->s->m->w, r->out, text.ids, text.n));
-    return block_embed_ngrams(x, r->s->m->w, r->s->m->prefill_work, r->out, &text, 1);
+    r->s->m->cpu->cancel = r->s->j->cancel;
+    return prefill_embed(r->s->m, r->s->j, r->out, r->row, r->n);
 }
 static int embed_prompt(void *ctx, float *out, int row, int n) {
     struct slp_state *s = ctx;
@@ -121,7 +118,7 @@ static void *slp_thread(void *arg) {
                           .cache = s->j->kv->layer,
                           .state_step = s->state_step,
                           .pos = s->j->pos,
-                          .turn_shift = s->j->turn_shift,
+                          .images = s->j->images,
                           .n = s->j->n,
                           .tokens = s->j->tokens,
                           .embed = embed_prompt,

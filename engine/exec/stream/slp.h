@@ -2,6 +2,7 @@
 /* Stream-loading prefill (SLP; DSLP on several devices): a prompt runs layer by layer while the weights of the next
  * modules are uploaded from the only copy, in host memory. Paper A, sections 3.1 and 3.2. Decides when and where parts
  * run; layer/ computes them. */
+#include "engine/exec/image_rows.h"
 #include "engine/layer/block.h"
 #include "engine/layer/work_open.h"
 #include "engine/transfer/copy_runs.h"
@@ -50,8 +51,8 @@ struct slp_job {
     const struct kv_layer *cache;    /* [n_layers] the session's cache, host memory */
     struct kv_state_step state_step; /* states in that cache */
     int pos, n;                      /* new positions pos .. pos + n - 1 */
-    int turn_shift;                  /* as in struct prefill_job */
-    const int32_t *tokens;           /* [n]; NULL in virtual time */
+    struct image_rows images;
+    const int32_t *tokens; /* [n]; NULL in virtual time */
     /* Writes the embeddings of new tokens row .. row + n to out [n, hidden]; NULL in virtual time. */
     int (*embed)(void *ctx, float *out, int row, int n);
     /* Likewise their embeddings of n-grams of all layers, [n, config_ngram_floats()]. */

@@ -337,6 +337,23 @@ static int report_non_finite(struct slp_rank *r, int at) {
     return slp_fail(r->p, ERR_MODEL, &e);
 }
 
+/* Adds what images add after a layer. */
+static int add_deep_rows(struct slp_rank *r, int layer) {
+    const struct slp_job *j = r->p->job;
+    const int hidden = r->p->c->hidden;
+    if (layer >= image_rows_deep(&j->images, hidden)) return 0;
+    for (int i = 0; i < r->n_stripes; i++) {
+        const struct stripe *s = &r->stripe[i];
+        for (int at = 0, n; at < s->n; at += n) {
+            n = next_chunk(r, s->n - at);
+            TRY(image_rows_add(&j->images, hidden, j->pos + s->first + at, n, layer, r->compute_stream,
+                               r->rows.x + (size_t)(s->row + at) * (size_t)hidden, r->work.xn, r->deep));
+            TRY(gpu_stream_sync(r->compute_stream)); /* it has read r->deep */
+        }
+    }
+    return 0;
+}
+
 /* Runs a layer. *dense, *module: next modules of the ring of dense modules and of that of experts, advanced. */
 static int run_layer(struct slp_rank *r, int layer, uint64_t *dense, uint64_t *module) {
     struct slp_run *p = r->p;
@@ -353,6 +370,7 @@ static int run_layer(struct slp_rank *r, int layer, uint64_t *dense, uint64_t *m
     }
     span = trace_begin(p->trace, r->compute_stream, r->id, LANE_COMPUTE, moe ? "shared" : "ffn", layer, -1);
     TRY(dense_ffn(r, y, layer));
+    TRY(add_deep_rows(r, layer));
     trace_end(p->trace, span, r->compute_stream);
     TRY(ring_release(&r->dense, *dense + 1, r->compute_stream));
     *dense += 2;
@@ -364,6 +382,7 @@ static int run_layers(struct slp_rank *r) {
     const struct slp_job *j = r->p->job;
     const struct config *c = r->p->c;
     struct work all = work_from_row(r, 0);
+    all.has_places = image_rows_have_places(&j->images, c);
     if (r->n) TRY(block_rope(exec_of(r), j->w, &all, r->n, j->pos + j->n));
     for (int l = 0; l < c->n_layers; l++) TRY(run_layer(r, l, &dense, &module));
     for (int at = 0; at < r->n; at += r->plan.chunk_rows) {

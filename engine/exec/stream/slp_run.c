@@ -177,6 +177,8 @@ static int rank_open(struct slp_rank *r, struct error *e) {
     if (!rc) rc = kvring_open(r, e);
     if (!rc)
         rc = gpu_host_alloc(r->g, (void **)&r->host_offset, ((size_t)(r->last_expert - r->first_expert) + 2) * 4, e);
+    if (!rc && image_rows_deep(&p->job->images, p->c->hidden))
+        rc = gpu_host_alloc(r->g, (void **)&r->deep, (size_t)r->plan.chunk_rows * (size_t)p->c->hidden * 4, e);
     for (int i = 0; i < 3 && !rc; i++) rc = gpu_event_open_timed(r->g, &r->last_event[i], e);
     if (!rc) rc = ring_pace_open(&r->pace_load, r->g, e);
     if (!rc) rc = ring_pace_open(&r->pace_main, r->g, e);
@@ -226,7 +228,7 @@ static void rank_close(struct slp_rank *r) {
     for (int i = 0; i < 3; i++) gpu_event_close(&r->last_event[i]);
     ring_pace_close(&r->pace_load);
     ring_pace_close(&r->pace_main);
-    gpu_host_free(r->g, r->host_offset);
+    gpu_host_free(r->g, r->host_offset), gpu_host_free(r->g, r->deep);
     mem_free(r->merge_weights);
     mem_free(r->selected);
     mem_free(r->check_ids);
@@ -273,8 +275,26 @@ static int upload_ngrams(struct slp_rank *r, const struct stripe *s, int at, int
     return rc;
 }
 
-/* Uploads embeddings, tokens, positions and frequencies, in pieces through a host buffer of rows * hidden numbers and
- * what one row of n-grams has. */
+/* Uploads the ids of n rows of a stripe from row `at` on, and what they turn by, through a host buffer of
+ * INPUTS * n numbers. */
+enum { INPUTS = 5 }; /* id, position, and three of places */
+static int upload_turns(struct slp_rank *r, const struct stripe *s, int at, int n, int32_t *buf) {
+    const struct slp_job *j = r->p->job;
+    const size_t row = (size_t)(s->row + at);
+    int32_t *pos = buf + n, *place = pos + n;
+    image_rows_turn(&j->images, r->p->c, j->pos + s->first + at, n, pos, place);
+    if (j->tokens) {
+        image_rows_ids(&j->images, j->tokens + s->first + at, n, buf);
+        TRY(gpu_copy(r->compute_stream, r->rows.tokens + row, buf, (size_t)n * 4, GPU_H2D));
+    }
+    TRY(gpu_copy(r->compute_stream, r->rows.pos + row, pos, (size_t)n * 4, GPU_H2D));
+    if (image_rows_have_places(&j->images, r->p->c))
+        TRY(gpu_copy(r->compute_stream, r->rows.place + 3 * row, place, (size_t)n * 12, GPU_H2D));
+    return gpu_stream_sync(r->compute_stream);
+}
+
+/* Uploads embeddings, tokens, positions and frequencies, in pieces through a host buffer of rows * (hidden + INPUTS)
+ * numbers and what one row of n-grams has. */
 static int upload_inputs(struct slp_rank *r, float *buf, int rows, struct error *e) {
     struct slp_run *p = r->p;
     const struct slp_job *j = p->job;
@@ -298,13 +318,7 @@ static int upload_inputs(struct slp_rank *r, float *buf, int rows, struct error 
             rc = gpu_copy(r->compute_stream, r->rows.x + (size_t)(s->row + at) * hidden, buf, (size_t)n * hidden * 4,
                           GPU_H2D);
             if (!rc) rc = gpu_stream_sync(r->compute_stream);
-            if (!rc && j->tokens)
-                rc = gpu_copy(r->compute_stream, r->rows.tokens + s->row + at, j->tokens + s->first + at, (size_t)n * 4,
-                              GPU_H2D);
-            int32_t *pos = (int32_t *)buf;
-            for (int k = 0; k < n; k++) pos[k] = j->pos + s->first + at + k + j->turn_shift;
-            if (!rc) rc = gpu_copy(r->compute_stream, r->rows.pos + s->row + at, pos, (size_t)n * 4, GPU_H2D);
-            if (!rc) rc = gpu_stream_sync(r->compute_stream);
+            if (!rc) rc = upload_turns(r, s, at, n, (int32_t *)buf);
         }
     return rc;
 }
@@ -426,7 +440,7 @@ int slp_prefill(const struct slp_job *j, struct slp_stats *stats, struct error *
     pthread_mutex_init(&p->lock, NULL);
     cond_init(&p->cond);
     int rc = 0;
-    if (!(buf = mem_alloc((size_t)rows * ((size_t)p->c->hidden * 4 + 4) + (size_t)config_ngram_floats(p->c) * 4)))
+    if (!(buf = mem_alloc((size_t)rows * ((size_t)p->c->hidden + INPUTS) * 4 + (size_t)config_ngram_floats(p->c) * 4)))
         rc = error_set(e, ERR_MEMORY, "no memory for a prefill");
     if (!rc && (j->trace_path || j->merge_into) && !(p->trace = trace_open()))
         rc = error_set(e, ERR_MEMORY, "no memory for a trace");

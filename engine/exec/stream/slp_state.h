@@ -65,6 +65,7 @@ struct slp_rank {
     struct gpu_pair *kv_computed[2], *kv_downloaded[2], *kv_read[2];
     struct gpu_pair *state_computed[2][STRIPES]; /* the state after a stripe is ready */
     char *kv_host[2];                            /* pinned: this rank's rows of a layer */
+    float *deep;                                 /* pinned: rows of images that are added to a chunk, or NULL */
     struct stage *stage;                         /* feeds the load stream */
     struct expert_params expert_params;          /* the loader's layer */
     struct pace pace_load, pace_main;
