@@ -71,6 +71,7 @@ struct op_attention {
     const float *sinks;
     float *lse;
     const int32_t *q_pos;  /* NULL: q_pos0 + i */
+    const int32_t *q_last; /* NULL, or [n]: the last position that a query sees, not before its own. CPU only */
     const int32_t *chosen; /* NULL, or [n, lists, n_chosen] rows of k and v; not with window */
     int n, n_heads, v_dim, ldq, ldo;
     int q_pos0, k_pos0, k_step, n_keys, window, chunk_keys, n_chosen;

@@ -72,7 +72,7 @@ static int64_t q_pos(const struct op_attention *o, int i) { return o->q_pos ? o-
 static void visible_keys(const struct op_attention *o, int i, int *lo, int *hi) {
     int64_t p = q_pos(o, i), begin = o->window > 0 ? p - o->k_pos0 + 1 - o->window : 0;
     if (o->chunk_keys > 0 && p - p % o->chunk_keys - o->k_pos0 > begin) begin = p - p % o->chunk_keys - o->k_pos0;
-    *hi = op_seen_step(p, o->k_pos0, o->k_step, o->n_keys);
+    *hi = op_seen_step(o->q_last ? o->q_last[i] : p, o->k_pos0, o->k_step, o->n_keys);
     if (o->chosen_block) *hi = op_seen_blocks(*hi, o->n_chosen, o->chosen_block, o->own_block);
     else if (o->chosen && *hi > o->n_chosen) *hi = o->n_chosen; /* indexes into the list, not rows */
     *lo = begin < 0 ? 0 : begin < *hi ? (int)begin : *hi;
@@ -396,6 +396,7 @@ int cpu_attention(struct exec *base, const struct op_attention *o) {
         part.n = n, part.q_pos0 += i;
         part.out += (ptrdiff_t)i * o->ldo, part.q += (ptrdiff_t)i * o->ldq;
         if (o->q_pos) part.q_pos += i;
+        if (o->q_last) part.q_last += i;
         if (o->chosen) part.chosen += (ptrdiff_t)i * o->n_chosen * (o->chosen_lists ? o->chosen_lists : 1);
         if (o->lse) part.lse += (ptrdiff_t)i * o->n_heads;
         rc = run_tokens(base, &part, chunk, true);

@@ -88,6 +88,8 @@ struct engine_info {
     uint64_t fingerprint;
     const char *no_images; /* why the model reads no images; NULL: it does */
     int32_t image_token;   /* with images: the placeholder that a chat template writes for one */
+    /* tokens before an image and after it, which no template writes; 0: none */
+    int32_t image_marks[2];
 };
 const struct engine_info *engine_info(const struct engine *eng); /* valid until close */
 /* Adds a stop id that the tokenizer or the template names. Only before the first session. An id outside the vocabulary

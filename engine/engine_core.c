@@ -36,9 +36,10 @@ static char *dir_basename(const char *dir) {
 }
 
 /* Rows of a prefill batch: enough that each expert gets many tokens, few enough that the workspace stays small. */
-static int prefill_batch_rows(const struct config *c, int context) {
+static int prefill_batch_rows(const struct config *c, const struct tower *t, int context) {
     int rows = (int)test_limits_get(TEST_LIMIT_PREFILL_ROWS, 1024);
     while (rows > 64 && work_bytes(c, rows) > (size_t)1 << 30) rows /= 2;
+    if (t && c->sees_whole_images && rows < tower_most_tokens(t)) rows = tower_most_tokens(t); /* none is split */
     return rows < context ? rows : context;
 }
 
@@ -60,7 +61,8 @@ static int open_runtime(struct engine *eng, struct error *e) {
     if ((rc = engine_read_topology(&eng->numa, eng->params.topology, e))) return rc;
     if ((rc = pool_open_nodes(&eng->pool, eng->params.threads, true, &eng->numa, e))) return rc;
     if (!(eng->machine.cpu = cpu_exec_open(eng->pool, level, e))) return ERR_MEMORY;
-    if ((rc = work_open(&eng->prefill_work, c, prefill_batch_rows(c, eng->info.context), NULL, NULL, NULL, e)))
+    if ((rc = work_open(&eng->prefill_work, c, prefill_batch_rows(c, eng->tower, eng->info.context), NULL, NULL, NULL,
+                        e)))
         return rc;
     eng->logits = mem_alloc((size_t)c->vocab * sizeof *eng->logits);
     eng->passing_logits = mem_alloc((size_t)c->vocab * sizeof *eng->passing_logits);
@@ -133,7 +135,7 @@ static int open_runtime(struct engine *eng, struct error *e) {
         (rc = usage_profile_open(&eng->machine.usage, c, usage_dir, eng->weights.files.fingerprint, e)))
         return rc;
     eng->machine.expert_bytes = weights_expert_bytes(&eng->weights);
-    eng->machine.image_token = eng->info.image_token;
+    eng->machine.image_token = eng->tower ? eng->tower->config.table_token : 0;
     eng->info.threads = pool_threads(eng->pool);
     eng->info.level = cpu_level_name(level);
     speeds_assume(eng, level);
@@ -215,6 +217,8 @@ int engine_core_open(struct engine **out, const struct engine_params *p, struct 
     if ((rc = tower_open(&e->tower, &e->weights, p->mmproj, e->no_images, sizeof e->no_images, err))) goto fail;
     if (e->tower && p->image_tokens) tower_limit(e->tower, p->image_tokens);
     if (e->tower) e->info.no_images = NULL, e->info.image_token = e->tower->config.image_token;
+    if (e->tower)
+        e->info.image_marks[0] = e->tower->config.marks[0], e->info.image_marks[1] = e->tower->config.marks[1];
     if ((rc = generation_config_read(e, err)) || (rc = open_runtime(e, err))) goto fail;
     prefix_open(e);
     if ((e->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0 || (e->wake_fd = eventfd(0, EFD_CLOEXEC)) < 0 ||

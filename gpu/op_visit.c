@@ -94,6 +94,7 @@ VISITOR(attention) {
     if (r) return r;
     VISIT(o->q, span(o->n, o->ldq, (size_t)o->n_heads * (size_t)o->k.dim), VISIT_IN);
     VISIT(o->q_pos, (size_t)o->n * 4, VISIT_IN);
+    VISIT(o->q_last, (size_t)o->n * 4, VISIT_IN);
     VISIT(o->chosen, (size_t)o->n * (size_t)(o->chosen_lists ? o->chosen_lists : 1) * (size_t)o->n_chosen * 4,
           VISIT_IN);
     VISIT(o->at, sizeof *o->at, VISIT_IN);

@@ -95,16 +95,18 @@ int prompt_images_place(const struct app *a, struct prompt_images *images, struc
             e, ERR_USAGE,
             "the chat template has places for %zu of %zu images; another template may have them (--template)", found,
             images->n);
-    for (size_t k = 0; k < images->n; k++) extra += (size_t)engine_image_info(images->v[k].image).tokens;
+    for (size_t k = 0; k < images->n; k++) extra += (size_t)engine_image_info(images->v[k].image).tokens + 2;
     if (mem_grow(&placed.data, &placed.cap, ids->n + extra, sizeof *placed.data))
         return error_set(e, ERR_MEMORY, "no memory for a prompt of %zu tokens", ids->n + extra);
     for (size_t i = 0; i < ids->n; i++) {
         if (ids->data[i] != a->info->image_token) placed.data[placed.n++] = ids->data[i];
         else {
             struct request_image *image = &images->v[n++];
+            if (a->info->image_marks[0]) placed.data[placed.n++] = a->info->image_marks[0];
             image->at = (int)placed.n;
             engine_image_ids(image->image, placed.data + placed.n);
             placed.n += (size_t)engine_image_info(image->image).tokens;
+            if (a->info->image_marks[1]) placed.data[placed.n++] = a->info->image_marks[1];
         }
     }
     ids_free(ids);

@@ -48,6 +48,14 @@ void image_rows_put(const struct image_rows *r, int hidden, int pos, int n, int 
     }
 }
 
+void image_rows_seen(const struct image_rows *r, int pos, int n, int32_t *last) {
+    struct run run;
+    for (int i = 0; i < n; i++) last[i] = pos + i;
+    for (int k = 0; k < r->n; k++)
+        if (find_run(r, k, pos, n, &run))
+            for (int i = 0; i < run.n; i++) last[run.at + i] = r->spans[k].at + image_tokens(r->spans[k].image) - 1;
+}
+
 int image_rows_deep(const struct image_rows *r, int hidden) { return r->features ? r->floats / hidden - 1 : 0; }
 
 int image_rows_add(const struct image_rows *r, int hidden, int pos, int n, int layer, struct gpu_stream *stream,

@@ -29,6 +29,8 @@ void image_rows_turn(const struct image_rows *r, const struct config *c, int pos
 /* Puts the images' rows among the n tokens from pos on into x [n, hidden], host memory: their embeddings (which 0), or
  * adds what is added after layer which - 1. */
 void image_rows_put(const struct image_rows *r, int hidden, int pos, int n, int which, float *x);
+/* Writes the last position that each of the n tokens from pos on sees, if tokens of an image see all of it. */
+void image_rows_seen(const struct image_rows *r, int pos, int n, int32_t *last);
 /* Returns how many of the first layers are followed by rows that are added. */
 int image_rows_deep(const struct image_rows *r, int hidden);
 /* Likewise on a device: enqueues the addition of what is added after `layer` to x [n, hidden]. scratch: device memory,

@@ -63,6 +63,7 @@ static int begin_batch(struct runtime *m, struct prefill_job *j, struct cpu_pref
     struct work *w = m->prefill_work;
     int pos = j->pos + p->at, most = j->is_aligned ? prefill_batch_end(w->rows, j->cut, pos) - pos : w->rows;
     p->n = j->n - p->at < most ? j->n - p->at : most;
+    if (m->w->config.sees_whole_images) p->n = image_batch_end(j->images.spans, j->images.n, pos, pos + p->n) - pos;
     p->layer = 0;
     p->routing_batch = routing_trace_begin(m->routing);
     p->span = (struct span){.cache = j->kv->layer, .n = p->n, .pos = pos};
@@ -76,6 +77,8 @@ static int begin_batch(struct runtime *m, struct prefill_job *j, struct cpu_pref
                                     : p->n;
     image_rows_ids(&j->images, j->tokens + p->at, p->n, w->tokens);
     image_rows_turn(&j->images, &m->w->config, pos, p->n, w->pos, w->place);
+    w->sees_ahead = m->w->config.sees_whole_images && j->images.features;
+    if (w->sees_ahead) image_rows_seen(&j->images, pos, p->n, w->last_seen);
     w->has_places = image_rows_have_places(&j->images, &m->w->config);
     cpu_count_read(m, m->w->bytes_dense);
     const struct text_rows text = prefill_text(j, p->at, p->n);

@@ -237,6 +237,7 @@ static int attend_rows(struct exec *x, const struct config *c, const struct laye
                              .ldq = qd,
                              .ldo = od,
                              .q_pos0 = s->pos,
+                             .q_last = w->sees_ahead && c->layer[layer].window ? w->last_seen + row : NULL,
                              .k_pos0 = keys.first,
                              .n_keys = keys.n,
                              .window = c->layer[layer].window,

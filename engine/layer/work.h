@@ -33,6 +33,7 @@ struct work {
     float *lse, *piece_out, *piece_lse;
     size_t piece_floats;
     bool has_places;             /* rows are rotated by `place` instead of pos */
+    bool sees_ahead;             /* in layers with a window rows see keys until last_seen; CPU only */
     const uint8_t *late_experts; /* [n_experts] or NULL: as is_loading in op_experts; not owned */
     float computed_fraction;     /* as in op_experts */
 };

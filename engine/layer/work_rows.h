@@ -8,6 +8,8 @@ ROW(int32_t, pos, WORK_INPUT, 1)
 ROW(int32_t, tokens, WORK_INPUT, 1)
 /* [3] time, row and column of a token of a prompt with images; M-RoPE only, CPU only */
 ROW(int32_t, place, WORK_INPUT, c->rope.section[0] ? 3 : 0)
+/* last position that a token sees: its own, or that of its image's last one */
+ROW(int32_t, last_seen, WORK_INPUT, c->sees_whole_images)
 /* sequence length of a token; LongRoPE only */
 ROW(int32_t, seq_length, WORK_INPUT, c->rope.kind == ROPE_LONG)
 ROW(float, cos, WORK_LAYER, rope_row_floats(c))

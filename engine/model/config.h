@@ -394,8 +394,9 @@ struct config {
     bool weighs_input;
     /* The last experts, which every token chooses: shared experts inside the router's normalization; Inkling. */
     int n_always;
-    uint8_t reads_early; /* enum reads_early; work.kept has the stream before attention */
-    int n_idle_experts;  /* experts after the others that return their input; the router chooses among all */
+    bool sees_whole_images; /* in layers with a window a token of an image sees all of the image (Gemma 4) */
+    uint8_t reads_early;    /* enum reads_early; work.kept has the stream before attention */
+    int n_idle_experts;     /* experts after the others that return their input; the router chooses among all */
     /* Width of the router's MLP, which continues the previous layer's; 0: the router is one matrix; ZAYA1. */
     int router_inter;
     /* floats per token that layers pass to later ones (work.carried): router_inter; or the embedding, if token_dim, and

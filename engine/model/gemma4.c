@@ -121,6 +121,8 @@ static void parse_common(struct config_reader *r, struct config *c, int window, 
     if (config_bool(r, "enable_moe_block", false)) read_experts(r, c);
     /* a dense model may have them and uses none */
     config_ignore(r, "num_experts"), config_ignore(r, "top_k_experts"), config_ignore(r, "moe_intermediate_size");
+    c->sees_whole_images =
+        config_has(r, "use_bidirectional_attention") && !config_is_null(r, "use_bidirectional_attention");
     config_choice(r, "use_bidirectional_attention", directions, 0); /* images only */
     if (config_bool(r, "attention_bias", false))
         config_fail(r, "'attention_bias' is true: hearth reads no such tensors of Gemma 4");

@@ -74,6 +74,8 @@ static const struct prefill_driver *choose_prefill_driver(struct engine *eng, st
     pthread_mutex_unlock(&eng->lock);
     struct policy_prefill_out out;
     policy_prefill(&m, &in, &out);
+    const bool looks_ahead = image_queue_features(s) && eng->weights.config.sees_whole_images;
+    if (looks_ahead) out.mode = PREFILL_CPU; /* devices' attention is causal */
     const struct prefill_driver *driver = drivers[out.mode];
     s->prefill.job.device = out.device;
     s->prefill.expected_s = s->stats.prefill_expected_s = out.seconds[out.mode];
@@ -100,8 +102,10 @@ static const struct prefill_driver *choose_prefill_driver(struct engine *eng, st
     else if (eng->cost.n_nodes)
         snprintf(nodes, sizeof nodes, "; %d NUMA nodes, each with rows of every expert", eng->cost.n_nodes);
     snprintf(s->stats.prefill_why, sizeof s->stats.prefill_why, "%d new tokens %s: %.130s%s%s%s%s%s%s", n, where,
-             s->prefill.below ? "passes a longer prompt" : out.why, images, math, weights, uploads, nodes,
-             s->has_waited ? "; waited for other answers (--max-tpot)" : "");
+             looks_ahead        ? "tokens of its images see later ones, which only the CPU computes"
+             : s->prefill.below ? "passes a longer prompt"
+                                : out.why,
+             images, math, weights, uploads, nodes, s->has_waited ? "; waited for other answers (--max-tpot)" : "");
     return driver;
 }
 

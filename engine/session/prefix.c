@@ -119,7 +119,8 @@ int prefix_shared_end(const struct session *s) {
     return at % rows >= (rows < SHORTEST ? 1 : SHORTEST) ? at : 0;
 }
 static int next_chunk_end(const struct session *s, int pos) {
-    return prefill_batch_end(s->engine->prefill_work.rows, prefix_shared_end(s), pos);
+    const int end = prefill_batch_end(s->engine->prefill_work.rows, prefix_shared_end(s), pos);
+    return s->engine->weights.config.sees_whole_images ? image_batch_end(s->images, s->n_images, pos, end) : end;
 }
 bool prefix_is_exact(const struct session *s) { return s->n_kv == s->prefix.exact_end; }
 

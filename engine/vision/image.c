@@ -20,7 +20,10 @@ static int resize(struct engine_image *i, const struct tower *t, const struct pi
     const struct tower_config *c = &t->config;
     struct picture sized;
     int width = p->width, height = p->height, whole_width, whole_height;
-    if (c->limits.most_patches) resample_padded_size(&c->limits, &width, &height, &whole_width, &whole_height);
+    if (c->limits.keeps_ratio) {
+        resample_ratio_size(&c->limits, &width, &height);
+        whole_width = width, whole_height = height;
+    } else if (c->limits.most_patches) resample_padded_size(&c->limits, &width, &height, &whole_width, &whole_height);
     else if (resample_smart_size(&c->limits, &width, &height, e)) return error_prefix(e, "%s", what);
     else whole_width = width, whole_height = height;
     if (resample_picture(p, width, height, (enum resample_filter)c->filter, &sized, e) ||
@@ -70,6 +73,14 @@ void image_unref(struct engine_image **i) {
 int32_t image_id(const struct engine_image *i, int at) {
     const int32_t below = -2;
     return below - (int32_t)(hash64(&at, sizeof at, i->hash) % 0x7FFFFFFE);
+}
+
+int image_batch_end(const struct image_span *s, int n, int pos, int end) {
+    for (int k = 0; k < n; k++) {
+        const int past = s[k].at + image_tokens(s[k].image);
+        if (s[k].at < end && end < past) return s[k].at > pos ? s[k].at : past;
+    }
+    return end;
 }
 
 int image_shift(const struct image_span *s, int n, int pos) {

@@ -29,6 +29,9 @@ struct image_span {
     int at;
 };
 static inline int image_tokens(const struct engine_image *i) { return i->rows * i->cols; }
+/* Where a batch that begins at pos and would end at `end` ends, so that it splits no image: at the first token of one,
+ * or after the last, if the batch begins in it. */
+int image_batch_end(const struct image_span *s, int n, int pos, int end);
 /* M-RoPE. Text after an image turns by its position plus a constant, because all tokens of an image advance the
  * rotation by its longer side only. image_shift: the constant for text at position pos; image_place: time, row and
  * column at pos. Source: transformers, models/qwen3_vl, get_rope_index(). Pure. */

@@ -143,6 +143,15 @@ int resample_smart_size(const struct resample_limits *l, int *width, int *height
     return 0;
 }
 
+void resample_ratio_size(const struct resample_limits *l, int *width, int *height) {
+    const double most = (double)l->most_patches * l->patch * l->patch, by = sqrt(most / ((double)*width * *height)),
+                 f = l->factor, longest = floor(most / f / f) * f;
+    double w = floor(by * *width / f) * f, h = floor(by * *height / f) * f;
+    if (h < f) h = f, w = fmin(floor((double)*width / *height) * f, longest);
+    else if (w < f) w = f, h = fmin(floor((double)*height / *width) * f, longest);
+    *width = (int)w, *height = (int)h;
+}
+
 static int shrunk(int side, double scale, int most) {
     const double to = floor(side * scale);
     return to < 1 ? 1 : to > most ? most : (int)to;

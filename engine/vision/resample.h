@@ -18,7 +18,11 @@ struct resample_limits {
     bool grows_sides; /* a side below factor grows to it first (GLM-4.5V) */
     /* not 0: resample_padded_size() counts squares of `patch` pixels, at most so many, and along a side, instead */
     int most_patches, most_side, patch;
+    bool keeps_ratio; /* resample_ratio_size() counts most_patches */
 };
+/* Chooses the largest size of at most most_patches squares whose sides have about the aspect ratio of the picture's and
+ * are multiples of `factor`. Source: transformers, models/gemma4, get_aspect_ratio_preserving_size(). */
+void resample_ratio_size(const struct resample_limits *l, int *width, int *height);
 int resample_smart_size(const struct resample_limits *l, int *width, int *height, struct error *e);
 /* Chooses the size to which Kimi K2.5's processor shrinks a picture, and that to which it pads it on the right and
  * below with black, whose sides are multiples of `factor`. Source: transformers, models/kimi_k25, navit_resize(). */

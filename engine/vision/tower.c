@@ -21,7 +21,8 @@ static void place(const struct tower_run *r, int patch, int *row, int *col) {
 }
 
 void tower_run_close(struct tower_run *r) {
-    void *const all[] = {r->x, r->xn, r->qkv, r->att, r->mlp, r->ones, r->up, r->cos, r->sin, r->k, r->v, r->last};
+    void *const all[] = {r->x,       r->xn,  r->qkv, r->att, r->mlp, r->ones, r->up,
+                         r->clipped, r->cos, r->sin, r->k,   r->v,   r->last};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) mem_free(all[i]);
     *r = (struct tower_run){0};
 }
@@ -30,6 +31,8 @@ void tower_run_close(struct tower_run *r) {
 static void fill_rotation(struct tower_run *r) {
     const struct tower_config *c = &r->tower->config;
     const int half = c->hidden / c->heads / 2, quarter = half / 2;
+    /* pooled towers: [n, quarter] by column, then by row, as the halves of a head turn apart */
+    const size_t apart = product((size_t)n_patches(r), (size_t)quarter);
     for (int i = 0; i < n_patches(r); i++) {
         int at[2];
         place(r, i, &at[0], &at[1]);
@@ -37,7 +40,12 @@ static void fill_rotation(struct tower_run *r) {
             const int frequency = c->is_interleaved ? j / 2 : j % quarter,
                       axis = c->is_interleaved ? 1 - j % 2 : j / quarter;
             const float inv_freq = 1 / (float)pow(c->theta, (double)((float)(2 * frequency) / (float)half));
-            const double angle = (double)((float)at[axis] * inv_freq);
+            const double angle = (double)((float)at[c->is_pooled ? 1 - axis : axis] * inv_freq);
+            if (c->is_pooled) {
+                const size_t k = (size_t)axis * apart + product((size_t)i, (size_t)quarter) + (size_t)frequency;
+                r->cos[k] = (float)cos(angle), r->sin[k] = (float)sin(angle);
+                continue;
+            }
             r->cos[product((size_t)i, (size_t)half) + (size_t)j] = (float)cos(angle);
             r->sin[product((size_t)i, (size_t)half) + (size_t)j] = (float)sin(angle);
         }
@@ -64,6 +72,7 @@ int tower_run_open(struct tower_run *r, const struct tower *t, const uint8_t *rg
                {&r->mlp, CHUNK * row},
                {&r->ones, CHUNK * row},
                {&r->up, c->names.down ? CHUNK * row : 1},
+               {&r->clipped, c->is_clipped ? CHUNK * row : 1},
                {&r->cos, n * half},
                {&r->sin, n * half},
                {&r->k, n * h},
@@ -155,6 +164,13 @@ static void add_positions(const struct tower_run *r, int first, int n) {
     for (int i = first; i < first + n; i++) {
         int row, col;
         place(r, i, &row, &col);
+        if (c->positions == POSITIONS_AXES) {
+            const float *across = t->position + product((size_t)col, (size_t)h),
+                        *down = t->position + product((size_t)(c->side + row), (size_t)h);
+            float *to = r->x + product((size_t)i, (size_t)h);
+            for (int j = 0; j < h; j++) to[j] += across[j] + down[j];
+            continue;
+        }
         const struct between down = position(c, row, r->grid_h), across = position(c, col, r->grid_w);
         float *x = r->x + product((size_t)i, (size_t)h);
         const int n_taps = down.n * across.n;
@@ -204,10 +220,55 @@ static int run_patches(struct tower_run *r, struct exec *x) {
     return 0;
 }
 
-static int run_attention(struct tower_run *r, struct exec *x, const struct tower_layer *y) {
+static void clip(float *v, size_t n, float least, float most) { /* NaN stays NaN */
+    for (size_t i = 0; i < n; i++) v[i] = v[i] < least ? least : v[i] > most ? most : v[i];
+}
+/* A product whose input and output are clipped, where the tower's are. Rows without gaps. */
+static int clipped(struct tower_run *r, struct exec *x, const struct mat *w, const struct tower_clip *c, float *y,
+                   const float *in, int rows) {
+    const size_t cols = (size_t)w->cols, width = (size_t)w->rows;
+    for (int at = 0, n; at < rows; at += n) {
+        n = least(CHUNK, rows - at);
+        const float *from = in + product((size_t)at, cols);
+        float *to = y + product((size_t)at, width);
+        if (r->tower->config.is_clipped) {
+            memcpy(r->clipped, from, product((size_t)n, cols) * sizeof *from);
+            clip(r->clipped, product((size_t)n, cols), c->least_in, c->most_in);
+            from = r->clipped;
+        }
+        TRY(linear(x, w, NULL, (struct rows){.y = to, .x = from, .n = n}));
+        if (r->tower->config.is_clipped) clip(to, product((size_t)n, width), c->least_out, c->most_out);
+    }
+    return 0;
+}
+
+/* Queries, keys and values of matrices of their own, [n, hidden] each, normed by head, and turned. */
+static int project_apart(struct tower_run *r, struct exec *x, const struct tower_layer *y) {
     const struct tower_config *c = &r->tower->config;
     const int n = n_patches(r), h = c->hidden, dim = h / c->heads;
-    TRY(norm(x, c, y->norm1, y->norm1_bias, r->xn, r->x, n, h));
+    const struct mat *const mats[] = {&y->q, &y->k, &y->v};
+    const float *const norms[] = {y->q_norm, y->k_norm, NULL};
+    for (int part = 0; part < 3; part++) {
+        float *to = r->qkv + product((size_t)part * (size_t)n, (size_t)h);
+        TRY(clipped(r, x, mats[part], &y->clip[TOWER_Q + part], to, r->xn, n));
+        TRY(norm(x, c, norms[part], NULL, to, to, n * c->heads, dim));
+        for (int axis = 0; axis < 2 && part < 2; axis++) {
+            const size_t table = product((size_t)(axis * n), (size_t)(dim / 4));
+            TRY(x->ops->rope(x, &(struct op_rope){.x = to + axis * (dim / 2),
+                                                  .cos = r->cos + table,
+                                                  .sin = r->sin + table,
+                                                  .n = n,
+                                                  .heads = c->heads,
+                                                  .ld = h,
+                                                  .head_ld = dim,
+                                                  .half = dim / 4}));
+        }
+    }
+    return 0;
+}
+static int project_joined(struct tower_run *r, struct exec *x, const struct tower_layer *y) {
+    const struct tower_config *c = &r->tower->config;
+    const int n = n_patches(r), h = c->hidden, dim = h / c->heads;
     TRY(linear(x, &y->qkv, y->qkv_bias, (struct rows){.y = r->qkv, .x = r->xn, .n = n}));
     for (int part = 0; part < 2; part++)
         TRY(x->ops->rope(x, &(struct op_rope){.x = r->qkv + (size_t)(part * h),
@@ -219,14 +280,24 @@ static int run_attention(struct tower_run *r, struct exec *x, const struct tower
                                               .head_ld = dim,
                                               .half = dim / 2,
                                               .interleaved = c->is_interleaved}));
+    return 0;
+}
+
+static int run_attention(struct tower_run *r, struct exec *x, const struct tower_layer *y) {
+    const struct tower_config *c = &r->tower->config;
+    const bool is_apart = y->q.data;
+    const int n = n_patches(r), h = c->hidden, dim = h / c->heads, ld = is_apart ? h : 3 * h;
+    const size_t next = is_apart ? product((size_t)n, (size_t)h) : (size_t)h; /* from queries to keys to values */
+    TRY(norm(x, c, y->norm1, y->norm1_bias, r->xn, r->x, n, h));
+    TRY(is_apart ? project_apart(r, x, y) : project_joined(r, x, y));
     /* Each head has a plane of its own: in one of all heads a head's keys are pages apart. */
     for (int i = 0; i < c->heads; i++) {
         const size_t plane = product((size_t)i * (size_t)n, (size_t)dim);
         const struct kv_plane k = {.data = (float *)r->k + plane, .heads = 1, .dim = dim, .dtype = DT_F32},
                               v = {.data = (float *)r->v + plane, .heads = 1, .dim = dim, .dtype = DT_F32};
         float *q = r->qkv + (size_t)(i * dim);
-        TRY(x->ops->kv_store(x, &(struct op_kv_store){.plane = k, .x = q + h, .n = n, .ldx = 3 * h}));
-        TRY(x->ops->kv_store(x, &(struct op_kv_store){.plane = v, .x = q + 2 * h, .n = n, .ldx = 3 * h}));
+        TRY(x->ops->kv_store(x, &(struct op_kv_store){.plane = k, .x = q + next, .n = n, .ldx = ld}));
+        TRY(x->ops->kv_store(x, &(struct op_kv_store){.plane = v, .x = q + 2 * next, .n = n, .ldx = ld}));
         TRY(x->ops->attention(x, &(struct op_attention){.out = r->att + (size_t)(i * dim),
                                                         .q = q,
                                                         .k = k,
@@ -235,12 +306,34 @@ static int run_attention(struct tower_run *r, struct exec *x, const struct tower
                                                         .n = n,
                                                         .n_heads = 1,
                                                         .v_dim = dim,
-                                                        .ldq = 3 * h,
+                                                        .ldq = ld,
                                                         .ldo = h,
                                                         .n_keys = n,
-                                                        .scale = 1 / sqrtf((float)dim)}));
+                                                        .scale = y->q_norm ? 1 : 1 / sqrtf((float)dim)}));
+    }
+    if (y->norm1_after) {
+        TRY(clipped(r, x, &y->proj, &y->clip[TOWER_PROJ], r->xn, r->att, n));
+        TRY(norm(x, c, y->norm1_after, NULL, r->xn, r->xn, n, h));
+        return rows_add(x, r->x, r->xn, n, h);
     }
     return linear(x, &y->proj, y->proj_bias, (struct rows){.y = r->x, .x = r->att, .n = n, .add = true});
+}
+
+/* An FFN with a gate by GELU, whose output is normed. */
+static int run_ffn_between(struct tower_run *r, struct exec *x, const struct tower_layer *y) {
+    const struct tower_config *c = &r->tower->config;
+    const int all = n_patches(r), h = c->hidden;
+    TRY(norm(x, c, y->norm2, NULL, r->xn, r->x, all, h));
+    for (int at = 0, n; at < all; at += n) {
+        const size_t from = product((size_t)at, (size_t)h);
+        n = least(CHUNK, all - at);
+        TRY(clipped(r, x, &y->fc1, &y->clip[TOWER_FC1], r->mlp, r->xn + from, n));
+        TRY(clipped(r, x, &y->gate, &y->clip[TOWER_GATE], r->ones, r->xn + from, n));
+        TRY(rows_gate(x, r->mlp, c->inter, r->ones, c->inter, GATE_GELU_TANH, n, c->inter));
+        TRY(clipped(r, x, &y->fc2, &y->clip[TOWER_FC2], r->att + from, r->mlp, n));
+    }
+    TRY(norm(x, c, y->norm2_after, NULL, r->att, r->att, all, h));
+    return rows_add(x, r->x, r->att, all, h);
 }
 
 static int run_ffn(struct tower_run *r, struct exec *x, const struct tower_layer *y) {
@@ -285,6 +378,25 @@ static int run_merger(struct tower_run *r, struct exec *x, const struct tower_me
     return 0;
 }
 
+/* Means of the patches of each token, which are normed and projected. */
+static int run_pool(struct tower_run *r, struct exec *x, const struct tower_merger *m, float *rows) {
+    const struct tower *t = r->tower;
+    const struct tower_config *c = &t->config;
+    const int cells = c->merge * c->merge, h = c->hidden, tokens = n_patches(r) / cells;
+    const float by = sqrtf((float)h);
+    for (int i = 0; i < tokens; i++)
+        for (int j = 0; j < h; j++) {
+            const float *from = r->x + product((size_t)(i * cells), (size_t)h) + j;
+            float sum = 0;
+            for (int k = 0; k < cells; k++) sum += from[product((size_t)k, (size_t)h)] / (float)cells;
+            sum *= by;
+            r->xn[product((size_t)i, (size_t)h) + (size_t)j] =
+                t->standard_bias ? (sum - t->standard_bias[j]) * t->standard_scale[j] : sum;
+        }
+    TRY(norm(x, c, NULL, NULL, r->xn, r->xn, tokens, h));
+    return linear(x, &m->fc2, NULL, (struct rows){.y = rows, .x = r->xn, .n = tokens});
+}
+
 /* The second kind of struct tower_merger. */
 static int run_joining_merger(struct tower_run *r, struct exec *x, const struct tower_merger *m, float *rows) {
     const struct tower_config *c = &r->tower->config;
@@ -317,7 +429,7 @@ struct tower_work tower_work(const struct tower *t, int n) {
     for (int i = 0; i < c->depth; i++) {
         const struct tower_layer *y = &t->layers[i];
         layers += mat_numbers(&y->qkv) + mat_numbers(&y->proj) + mat_numbers(&y->fc1) + mat_numbers(&y->fc2) +
-                  mat_numbers(&y->gate);
+                  mat_numbers(&y->gate) + mat_numbers(&y->q) + mat_numbers(&y->k) + mat_numbers(&y->v);
     }
     for (int i = 0; i < c->n_deep; i++) mergers += mats_of(&t->deep[i]);
     return (struct tower_work){.flops = 2 * n * (mat_numbers(&t->patch) + layers + mergers / (c->merge * c->merge)),
@@ -332,11 +444,12 @@ int tower_run_step(struct tower_run *r, struct exec *x, float *rows) {
     const int at = r->layer;
     if (at < 0) TRY(run_patches(r, x));
     else if (at == t->config.depth)
-        TRY(t->merger.down.data ? run_joining_merger(r, x, &t->merger, rows)
-                                : run_merger(r, x, &t->merger, false, 0, rows));
+        TRY(t->config.is_pooled   ? run_pool(r, x, &t->merger, rows)
+            : t->merger.down.data ? run_joining_merger(r, x, &t->merger, rows)
+                                  : run_merger(r, x, &t->merger, false, 0, rows));
     else {
         TRY(run_attention(r, x, &t->layers[at]));
-        TRY(run_ffn(r, x, &t->layers[at]));
+        TRY(t->layers[at].norm2_after ? run_ffn_between(r, x, &t->layers[at]) : run_ffn(r, x, &t->layers[at]));
         for (int k = 0; k < t->config.n_deep; k++)
             if (t->config.deep_layer[k] == at) TRY(run_merger(r, x, &t->deep[k], true, 1 + k, rows));
     }

@@ -21,10 +21,15 @@ struct tower_names {
     const char *gate;                   /* NULL: fc2(GELU of fc1), else fc2(SiLU of gate * fc1) */
     /* NULL: the merger norms patches and has two layers, else the second kind of struct tower_merger */
     const char *down, *merger_proj, *merger_gate;
+    /* with these, qkv is three matrices; queries and keys are normed by head, values too, but without weights */
+    const char *q, *k, *v, *q_norm, *k_norm;
+    const char *norm1_after, *norm2_after; /* norms of the outputs of attention and FFN; NULL: none */
+    const char *standard;                  /* bias and scale of pooled patches: NAME_bias, NAME_scale; NULL: none */
 };
 /* How the table of positions is resized to an image: between two entries of a side, where the corners of both are the
  * same, or from four entries (Keys, a = -0.75), where their borders are. */
-enum tower_positions { POSITIONS_CORNERS, POSITIONS_CUBIC };
+/* Or a row for each column of patches, then one for each row of them, which are added. */
+enum tower_positions { POSITIONS_CORNERS, POSITIONS_CUBIC, POSITIONS_AXES };
 struct tower_config {
     int patch, temporal, merge; /* pixels of a patch's side; equal pictures in time; patches of a token's side */
     int hidden, heads, depth, inter, out;
@@ -33,7 +38,11 @@ struct tower_config {
     bool is_rms, has_bias, has_qkv_bias; /* norms; biases of norms and linear layers of a layer, and of qkv */
     uint8_t positions;                   /* enum tower_positions */
     int merger_inter;                    /* width of a gated merger */
-    bool is_split_patch;                 /* a tensor of weights for each time: .weight, .weight.1 */
+    /* Gemma 4: patches are [row, column, channel], without a bias; a token is the mean of its patches, normed and
+     * projected; half of a head turns by column, the other by row; FFNs have a gate with GELU */
+    bool is_pooled;
+    bool is_clipped;                 /* inputs and outputs of matrices are clipped to bounds among the tensors */
+    bool is_split_patch;             /* a tensor of weights for each time: .weight, .weight.1 */
     bool is_square_table;            /* the table of positions is [side, side, hidden], else [side * side, hidden] */
     bool is_interleaved;             /* neighbours form a rotated pair; even pairs rotate by column, odd ones by row */
     bool is_deep_by_layer;           /* the number in the name of a deep merger is that of the layer */
@@ -46,6 +55,8 @@ struct tower_config {
     uint8_t filter; /* enum resample_filter */
     double rescale, mean[3], std[3];
     int32_t image_token; /* placeholder of an image in the template's text */
+    int32_t table_token; /* whose rows of tables by token the tokens of an image take */
+    int32_t marks[2];    /* tokens before an image and after it; 0: none */
 };
 /* One of the tower's mergers. The first kind: norm, two linear layers with an exact GELU between them; a deep one norms
  * whole tokens, the last one patches. The second: down joins the patches of a token, then a linear layer, norm, exact
@@ -54,7 +65,14 @@ struct tower_merger {
     float *norm, *norm_bias, *fc1_bias, *fc2_bias, *down_bias;
     struct mat fc1, fc2, down, proj, gate;
 };
+struct tower_clip {
+    float least_in, most_in, least_out, most_out;
+};
+enum tower_mat { TOWER_Q, TOWER_K, TOWER_V, TOWER_PROJ, TOWER_GATE, TOWER_FC1, TOWER_FC2, TOWER_MATS };
 struct tower_layer {
+    struct mat q, k, v; /* instead of qkv */
+    float *q_norm, *k_norm, *norm1_after, *norm2_after;
+    struct tower_clip clip[TOWER_MATS];
     float *norm1, *norm1_bias, *norm2, *norm2_bias, *qkv_bias, *proj_bias, *fc1_bias, *fc2_bias;
     struct mat qkv, proj, fc1, fc2, gate;
 };
@@ -64,6 +82,7 @@ struct tower {
     float *patch_bias; /* [hidden] */
     float *position;   /* [side * side, hidden] */
     float *patch_norm, *last_norm, *last_norm_bias;
+    float *standard_bias, *standard_scale;
     bool has_places;     /* the text model turns images by row and column (M-RoPE) */
     float pixel[3][256]; /* the normalized float of each 8-bit value, by channel */
     struct tower_layer *layers;
@@ -88,7 +107,8 @@ struct tower_projector {
 };
 extern const struct tower_projector tower_projector_qwen3;
 extern const struct tower_family tower_family_qwen3_vl, tower_family_qwen3_vl_moe, tower_family_qwen3_5,
-    tower_family_qwen3_5_moe, tower_family_qwen4_exp, tower_family_glm4v_moe, tower_family_kimi_k25;
+    tower_family_qwen3_5_moe, tower_family_qwen4_exp, tower_family_glm4v_moe, tower_family_kimi_k25,
+    tower_family_gemma4;
 
 /* Opens the vision tower of an opened checkpoint. If there is none that hearth can compute, *out is NULL and `why` says
  * why. file: a GGUF file that has the tower of a GGUF model (--mmproj); NULL: an mmproj*.gguf beside the model that
@@ -97,6 +117,7 @@ extern const struct tower_family tower_family_qwen3_vl, tower_family_qwen3_vl_mo
 int tower_open(struct tower **out, struct weights *w, const char *file, char *why, size_t why_size, struct error *e);
 void tower_close(struct tower **t);
 void tower_limit(struct tower *t, int tokens); /* makes larger images smaller than the model would have them */
+int tower_most_tokens(const struct tower *t);  /* of an image, where its limits count patches */
 /* floats of a token: its row, then one row for each deep merger */
 static inline int tower_row_floats(const struct tower *t) { return (1 + t->config.n_deep) * t->config.out; }
 
@@ -114,7 +135,7 @@ struct tower_run {
     const uint8_t *rgb; /* [grid_h * patch, grid_w * patch, 3], owned by the caller until the end */
     int grid_h, grid_w;
     int layer; /* the next one; -1: patches; depth: the last merger */
-    float *x, *xn, *qkv, *att, *mlp, *ones, *up, *cos, *sin;
+    float *x, *xn, *qkv, *att, *mlp, *ones, *up, *clipped, *cos, *sin;
     void *k, *v; /* planes of keys and values, [patches, hidden] */
     int32_t *last;
 };

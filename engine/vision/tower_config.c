@@ -58,11 +58,41 @@ static int read_patches(struct tower_config *c, const struct json *root, const c
     return 0;
 }
 
+static int read_filter(struct tower_config *c, const struct json *root, const char *path, struct error *e) {
+    const int64_t resample = json_int(json_get(root, "resample"), 3);
+    if (resample != 2 && resample != 3) return fail(path, "'resample' is neither 2 (bilinear) nor 3 (bicubic)", e);
+    c->filter = resample == 2 ? RESAMPLE_BILINEAR : RESAMPLE_BICUBIC;
+    return 0;
+}
+
+/* Gemma 4's processor, which norms no pixels: the tower brings 0 to 1 to -1 to 1. */
+static int read_tokens(struct tower_config *c, const struct json *root, const char *path, struct error *e) {
+    static const char *const on[] = {"do_resize", "do_rescale", "do_convert_rgb"};
+    const int cells = c->merge * c->merge;
+    const int64_t most = json_int(json_get(root, "max_soft_tokens"), c->limits.most_patches / cells);
+    double mean[3] = {0}, std[3] = {1, 1, 1};
+    TRY(read_channels(json_get(root, "image_mean"), path, "image_mean", mean, e));
+    TRY(read_channels(json_get(root, "image_std"), path, "image_std", std, e));
+    bool is_plain = true;
+    for (int i = 0; i < 3; i++) is_plain = is_plain && mean[i] == 0 && std[i] == 1;
+    for (size_t i = 0; i < sizeof on / sizeof *on; i++) is_plain = is_plain && json_bool(json_get(root, on[i]), true);
+    if (!is_plain) return fail(path, "it has or leaves out a step, other than hearth does", e);
+    if (most < 1 || most > 1 << 14 || most * c->merge > c->side)
+        return fail(path, "'max_soft_tokens' allows images that the tower's table of positions does not", e);
+    if (json_int(json_get(root, "patch_size"), c->patch) != c->patch ||
+        json_int(json_get(root, "pooling_kernel_size"), c->merge) != c->merge)
+        return fail(path, "sizes of patches differ from those in config.json", e);
+    c->limits.most_patches = (int)most * cells;
+    c->rescale = json_num(json_get(root, "rescale_factor"), c->rescale);
+    if (!(c->rescale > 0)) return fail(path, "'rescale_factor' must be above 0", e);
+    return read_filter(c, root, path, e);
+}
+
 static int read_processor(struct tower_config *c, const struct json *root, const char *path, struct error *e) {
+    if (c->limits.keeps_ratio) return read_tokens(c, root, path, e);
     static const char *const on[] = {"do_resize", "do_rescale", "do_normalize", "do_convert_rgb"};
     const struct json *size = json_get(root, "size"), *least = json_get(size, "shortest_edge"),
                       *most = json_get(size, "longest_edge");
-    const int64_t resample = json_int(json_get(root, "resample"), 3);
     if (!least) least = json_get(root, "min_pixels");
     if (!most) most = json_get(root, "max_pixels");
     c->limits.min_pixels = json_num(least, c->limits.min_pixels);
@@ -77,8 +107,7 @@ static int read_processor(struct tower_config *c, const struct json *root, const
         json_int(json_get(root, "merge_size"), c->merge) != c->merge ||
         json_int(json_get(root, "temporal_patch_size"), c->temporal) != c->temporal)
         return fail(path, "sizes of patches differ from those in config.json", e);
-    if (resample != 2 && resample != 3) return fail(path, "'resample' is neither 2 (bilinear) nor 3 (bicubic)", e);
-    c->filter = resample == 2 ? RESAMPLE_BILINEAR : RESAMPLE_BICUBIC;
+    TRY(read_filter(c, root, path, e));
     return check_processor(c, path, e);
 }
 

@@ -12,8 +12,8 @@
 #include "engine/weights/vector.h"
 
 static const struct tower_family *const tower_families[] = {
-    &tower_family_qwen3_vl,  &tower_family_qwen3_vl_moe, &tower_family_qwen3_5, &tower_family_qwen3_5_moe,
-    &tower_family_qwen4_exp, &tower_family_glm4v_moe,    &tower_family_kimi_k25};
+    &tower_family_qwen3_vl,  &tower_family_qwen3_vl_moe, &tower_family_qwen3_5,  &tower_family_qwen3_5_moe,
+    &tower_family_qwen4_exp, &tower_family_glm4v_moe,    &tower_family_kimi_k25, &tower_family_gemma4};
 
 struct reader {
     struct loader l;
@@ -63,6 +63,27 @@ static struct mat plain_mat(const void *data, int rows, int cols, uint8_t dtype)
                         .row_step = 1,
                         .dtype = dtype};
 }
+/* Linear weights of patches, [hidden, row, column, channel], whose columns become those of a convolution. */
+static void read_linear_patch(struct reader *r) {
+    const struct tower_config *c = &r->t->config;
+    const int side = c->patch * c->patch, cols = 3 * side;
+    const struct tensor *t = loader_find(&r->l, c->names.patch, 0, 0, ".weight");
+    if (!t) loader_missing(&r->l, c->names.patch, 0, 0, ".weight");
+    if (!t || r->l.rc) return;
+    if (t->ndim != 2 || t->shape[0] != c->hidden || t->shape[1] != cols ||
+        (t->dtype != DT_F32 && t->dtype != DT_BF16 && t->dtype != DT_F16)) {
+        loader_fail(&r->l, t, "not the weights of patches that the tower's config asks for");
+        return;
+    }
+    const size_t number = dtype_bytes(t->dtype, 1);
+    uint8_t *to = new_weights(r, (size_t)c->hidden * (size_t)cols * number);
+    for (size_t i = 0; i < (size_t)c->hidden && to; i++)
+        for (size_t k = 0; k < (size_t)cols; k++)
+            memcpy(to + (i * (size_t)cols + k % 3 * (size_t)side + k / 3) * number,
+                   t->data + (i * (size_t)cols + k) * number, number);
+    if (to) r->t->patch = plain_mat(to, c->hidden, cols, t->dtype);
+}
+
 /* The convolution over a patch is a product: its weights are [hidden, 3, temporal, patch, patch]. */
 static void read_patch(struct reader *r) {
     const struct tower_config *c = &r->t->config;
@@ -118,16 +139,21 @@ static void read_position(struct reader *r) {
         r->l.rc = error_set(r->l.e, ERR_MODEL, "%s/%s: a table of positions of %d x %d rows; hearth takes %d numbers",
                             r->l.w->files.dir, r->l.w->files.shards[0].name, c->side, c->side, MOST);
     if (r->l.rc) return;
-    const struct param p = {.suffix = ".weight",
-                            .rows = c->side * c->side * c->hidden,
+    const bool is_axes = c->positions == POSITIONS_AXES;
+    const struct param p = {.suffix = is_axes ? "" : ".weight",
+                            .rows = (is_axes ? 2 : c->side) * c->side * c->hidden,
                             .table_cols = c->hidden,
-                            .table_rows = c->is_square_table ? c->side : 0};
+                            .table_rows = c->is_square_table || is_axes ? c->side : 0};
     r->t->position = vector_load(&r->l, &p, c->names.position, 0, 0);
 }
 
 static void read_merger(struct reader *r, struct tower_merger *m, int at, bool is_deep) {
     const struct tower_config *c = &r->t->config;
     const struct tower_names *n = &c->names;
+    if (c->is_pooled) {
+        m->fc2 = read_mat(r, n->merger_fc2, at, c->out, c->hidden);
+        return;
+    }
     const bool is_gated = n->down && !is_deep;
     const int wide = is_gated ? c->out : c->hidden * c->merge * c->merge,
               normed = is_deep || is_gated ? wide : c->hidden, inter = is_gated ? c->merger_inter : wide;
@@ -145,12 +171,45 @@ static void read_merger(struct reader *r, struct tower_merger *m, int at, bool i
     m->gate = read_mat(r, n->merger_gate, at, inter, wide);
 }
 
+static float read_bound(struct reader *r, const char *pattern, const char *suffix, int layer) {
+    char name[512];
+    loader_name(name, sizeof name, pattern, layer, 0, "");
+    name[strlen(name) - strlen(".linear")] = 0; /* the bounds are beside the linear layer */
+    const struct param p = {.suffix = suffix, .rows = 1};
+    const float *v = r->l.rc ? NULL : vector_load(&r->l, &p, name, 0, 0);
+    return v ? *v : 0;
+}
+static void read_clips(struct reader *r, struct tower_layer *y, int i) {
+    const struct tower_names *n = &r->t->config.names;
+    const char *const names[] = {
+        [TOWER_Q] = n->q,       [TOWER_K] = n->k,     [TOWER_V] = n->v,    [TOWER_PROJ] = n->proj,
+        [TOWER_GATE] = n->gate, [TOWER_FC1] = n->fc1, [TOWER_FC2] = n->fc2};
+    for (int k = 0; k < TOWER_MATS && !r->l.rc; k++)
+        y->clip[k] =
+            (struct tower_clip){read_bound(r, names[k], ".input_min", i), read_bound(r, names[k], ".input_max", i),
+                                read_bound(r, names[k], ".output_min", i), read_bound(r, names[k], ".output_max", i)};
+}
+
+/* Matrices and norms of queries, keys and values. */
+static void read_apart(struct reader *r, struct tower_layer *y, int i) {
+    const struct tower_config *c = &r->t->config;
+    const struct tower_names *n = &c->names;
+    const int h = c->hidden, dim = h / c->heads;
+    y->q = read_mat(r, n->q, i, h, h), y->k = read_mat(r, n->k, i, h, h), y->v = read_mat(r, n->v, i, h, h);
+    y->q_norm = read_norm(r, n->q_norm, i, dim), y->k_norm = read_norm(r, n->k_norm, i, dim);
+}
+
 static void read_layer(struct reader *r, struct tower_layer *y, int i) {
     const struct tower_config *c = &r->t->config;
     const struct tower_names *n = &c->names;
     const int h = c->hidden;
     y->norm1 = read_norm(r, n->norm1, i, h), y->norm2 = read_norm(r, n->norm2, i, h);
-    y->qkv = read_mat(r, n->qkv, i, 3 * h, h), y->proj = read_mat(r, n->proj, i, h, h);
+    if (n->q) read_apart(r, y, i);
+    else y->qkv = read_mat(r, n->qkv, i, 3 * h, h);
+    y->proj = read_mat(r, n->proj, i, h, h);
+    if (n->norm1_after) y->norm1_after = read_norm(r, n->norm1_after, i, h);
+    if (n->norm2_after) y->norm2_after = read_norm(r, n->norm2_after, i, h);
+    if (c->is_clipped) read_clips(r, y, i);
     y->fc1 = read_mat(r, n->fc1, i, c->inter, h), y->fc2 = read_mat(r, n->fc2, i, h, c->inter);
     if (n->gate) y->gate = read_mat(r, n->gate, i, c->inter, h);
     if (c->has_qkv_bias) y->qkv_bias = read_bias(r, n->qkv, i, 3 * h);
@@ -176,9 +235,13 @@ static int load(struct tower *t, struct weights *w, struct error *e) {
     const struct tower_config *c = &t->config;
     if (!(t->layers = arena_calloc(&w->arena, (size_t)c->depth, sizeof *t->layers)))
         return error_set(e, ERR_MEMORY, "%s: no memory for its vision tower", w->files.dir);
-    read_patch(&r);
-    t->patch_bias = read_bias(&r, c->names.patch, 0, c->hidden);
+    if (c->is_pooled) read_linear_patch(&r);
+    else read_patch(&r), t->patch_bias = read_bias(&r, c->names.patch, 0, c->hidden);
     read_position(&r);
+    if (c->names.standard) {
+        t->standard_bias = read_vector(&r, c->names.standard, "_bias", 0, c->hidden);
+        t->standard_scale = read_vector(&r, c->names.standard, "_scale", 0, c->hidden);
+    }
     if (c->names.patch_norm) t->patch_norm = read_norm(&r, c->names.patch_norm, 0, c->hidden);
     if (c->names.last_norm) t->last_norm = read_norm(&r, c->names.last_norm, 0, c->hidden);
     if (c->names.last_norm && !c->is_rms) t->last_norm_bias = read_bias(&r, c->names.last_norm, 0, c->hidden);
@@ -265,7 +328,7 @@ int tower_open(struct tower **out, struct weights *w, const char *file, char *wh
     bool found = false;
     int rc;
     *out = NULL;
-    if (t) t->has_places = w->config.rope.section[0] > 0;
+    if (t) t->has_places = w->config.rope.section[0] > 0, t->config.table_token = -1;
     if (!t) return error_set(e, ERR_MEMORY, "no memory for a vision tower");
     if (w->files.gguf) rc = open_beside(t, w, file, why, why_size, &found, e);
     else if (file)
@@ -283,6 +346,7 @@ int tower_open(struct tower **out, struct weights *w, const char *file, char *wh
         tower_close(&t);
         return rc;
     }
+    if (t->config.table_token < 0) t->config.table_token = t->config.image_token;
     *out = t;
     return 0;
 }
@@ -291,6 +355,12 @@ void tower_limit(struct tower *t, int tokens) {
     struct resample_limits *l = &t->config.limits;
     const double pixels = fmax((double)tokens * l->factor * l->factor, l->min_pixels);
     l->max_pixels = fmin(l->max_pixels, pixels);
+    if (!l->keeps_ratio) return;
+    const int cells = t->config.merge * t->config.merge;
+    if (tokens < l->most_patches / cells) l->most_patches = (tokens > 0 ? tokens : 1) * cells;
+}
+int tower_most_tokens(const struct tower *t) {
+    return t->config.limits.most_patches / (t->config.merge * t->config.merge);
 }
 
 void tower_close(struct tower **t) {

@@ -18,14 +18,14 @@ TEMPLATE = """{%- for m in messages %}<{{ m.role }}>
 
 def config(kind="qwen3_vl"):
     family = KINDS[kind]
-    return {"model_type": kind, "architectures": [family.architecture], family.image_key: IMAGE, "tie_word_embeddings": False, "text_config": family.text,
+    return {"model_type": family.model_type or kind, **family.more, "architectures": [family.architecture], family.image_key: IMAGE, "tie_word_embeddings": False, "text_config": family.text,
             "vision_config": family.vision}
 
 
-def tensors(c):
+def tensors(c, kind=None):
     """{name: (dtype, shape, bytes)}, as published but in float32"""
     w = eyes_families.Writer()
-    family = KINDS[c["model_type"]]
+    family = KINDS[kind or c["model_type"]]
     family.write_text(w, c["text_config"])
     family.write_tower(w, c["vision_config"], c["text_config"])
     return w.out
@@ -47,7 +47,7 @@ def make(directory, kind="qwen3_vl", blind=False, processor=None, **changes):
     """Writes the checkpoint. blind: without the tensors of its tower. changes: of config.json's members."""
     os.makedirs(directory, exist_ok=True)
     c = {**config(kind), **changes}
-    all_ = {k: v for k, v in tensors(c).items() if not blind or not is_of_tower(k)}
+    all_ = {k: v for k, v in tensors(c, kind).items() if not blind or not is_of_tower(k)}
     with open(os.path.join(directory, "model.safetensors"), "wb") as f:
         f.write(tiny.shard_bytes(list(all_.items())))
     files = {"config.json": c, "preprocessor_config.json": {**KINDS[kind].processor, **(processor or {})}, "tokenizer.json": tokenizer(), "generation_config.json": {"eos_token_id": [1]},

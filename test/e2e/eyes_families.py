@@ -192,6 +192,46 @@ def write_kimi(w, t):
             w.ffn(f"{p}mlp.experts.{k}", t["moe_intermediate_size"], h)
 
 
+def write_gemma(w, t):
+    """Gemma 4: norms around blocks, heads of two sizes, a factor of each layer; experts beside the FFN, or tables by token and layers that take other layers' keys"""
+    ends(w, t)
+    h, heads, layers, dim = t["hidden_size"], t["num_attention_heads"], t["num_hidden_layers"], t["hidden_size_per_layer_input"]
+    top = "model.language_model."
+    if dim:
+        w.add(top + "embed_tokens_per_layer.weight", t["vocab_size"], layers * dim, scale=1)
+        w.linear(top + "per_layer_model_projection", layers * dim, h)
+        w.norm(top + "per_layer_projection_norm", dim)
+    for i in range(layers):
+        p, whole = f"{top}layers.{i}.", t["layer_types"][i] == "full_attention"
+        size, kv = (t["global_head_dim"], t["num_global_key_value_heads"] if t["attention_k_eq_v"] else t["num_key_value_heads"]) if whole else (t["head_dim"], t["num_key_value_heads"])
+        own = i < layers - t["num_kv_shared_layers"]
+        for name in ("input", "post_attention", "pre_feedforward", "post_feedforward"):
+            w.norm(f"{p}{name}_layernorm", h)
+        w.linear(p + "self_attn.q_proj", heads * size, h)
+        w.linear(p + "self_attn.o_proj", h, heads * size)
+        w.norm(p + "self_attn.q_norm", size)
+        if own:
+            w.linear(p + "self_attn.k_proj", kv * size, h)
+            w.norm(p + "self_attn.k_norm", size)
+            if not (whole and t["attention_k_eq_v"]):
+                w.linear(p + "self_attn.v_proj", kv * size, h)
+        w.ffn(p + "mlp", t["intermediate_size"] * (1 if own else 2), h)
+        w.add(p + "layer_scalar", 1, one=0.8)
+        if t["enable_moe_block"]:
+            n, inter = t["num_experts"], t["moe_intermediate_size"]
+            for name in ("post_feedforward_layernorm_1", "post_feedforward_layernorm_2", "pre_feedforward_layernorm_2"):
+                w.norm(p + name, h)
+            w.linear(p + "router.proj", n, h)
+            w.add(p + "router.scale", h, one=1)
+            w.add(p + "router.per_expert_scale", n, one=1)
+            w.add(p + "experts.gate_up_proj", n, 2 * inter, h, scale=0.3)
+            w.add(p + "experts.down_proj", n, h, inter, scale=0.3)
+        if dim:
+            w.linear(p + "per_layer_input_gate", dim, h)
+            w.linear(p + "per_layer_projection", h, dim)
+            w.norm(p + "post_per_layer_input_norm", h)
+
+
 # --- Towers -------------------------------------------------------------------------------------
 
 
@@ -255,6 +295,33 @@ def write_kimi_tower(w, v, t):
     w.linear("mm_projector.proj.2", t["hidden_size"], wide, bias=True)
 
 
+def write_gemma_tower(w, v, t):
+    width, inter, dim = v["hidden_size"], v["intermediate_size"], v["head_dim"]
+    top = "model.vision_tower."
+    w.linear(top + "patch_embedder.input_proj", width, 3 * v["patch_size"] ** 2)
+    w.add(top + "patch_embedder.position_embedding_table", 2, v["position_embedding_size"], width, scale=1)
+
+    def linear(name, rows, cols):
+        w.linear(name + ".linear", rows, cols)
+        for bound, at in (("input_min", -1.1), ("input_max", 1.2), ("output_min", -1.3), ("output_max", 1.4)) if v["use_clipped_linears"] else ():
+            w.add(f"{name}.{bound}", scale=0.2, one=at)
+
+    for i in range(v["num_hidden_layers"]):
+        p = f"{top}encoder.layers.{i}."
+        for name in ("input", "post_attention", "pre_feedforward", "post_feedforward"):
+            w.norm(f"{p}{name}_layernorm", width)
+        for name in "qkvo":
+            linear(f"{p}self_attn.{name}_proj", width, width)
+        w.norm(p + "self_attn.q_norm", dim)
+        w.norm(p + "self_attn.k_norm", dim)
+        for name, rows, cols in (("gate", inter, width), ("up", inter, width), ("down", width, inter)):
+            linear(f"{p}mlp.{name}_proj", rows, cols)
+    if v["standardize"]:
+        w.add(top + "std_bias", width)
+        w.add(top + "std_scale", width, one=1)
+    w.linear("model.embed_vision.embedding_projection", t["hidden_size"], width)
+
+
 # --- Configs ------------------------------------------------------------------------------------
 
 
@@ -267,6 +334,8 @@ class Family:
     write_text: typing.Callable
     write_tower: typing.Callable
     image_key: str = "image_token_id"
+    model_type: str = ""  # if it is not the kind's name
+    more: dict = dataclasses.field(default_factory=dict)  # of config.json
 
 
 def rope(**more):
@@ -307,6 +376,23 @@ KIMI_TOWER = {"patch_size": 7, "init_pos_emb_height": 6, "init_pos_emb_width": 6
               "vt_intermediate_size": 40, "vt_num_attention_heads": 3, "vt_num_hidden_layers": 3, "mm_hidden_size": 24, "projector_ln_eps": 1e-5, "text_hidden_size": 40}
 KIMI_PROCESSOR = {"media_proc_cfg": {"patch_size": 7, "merge_kernel_size": 2, "in_patch_limit": 300, "patch_limit_on_one_side": 40, "image_mean": [0.5, 0.5, 0.5],
                                      "image_std": [0.5, 0.5, 0.5]}}
+# All experts of a layer: with rounded activations a token would choose others, and all tokens of its image with it
+GEMMA_MOE = {**TEXT, "model_type": "gemma4_text", "num_hidden_layers": 4, "global_head_dim": 24, "num_global_key_value_heads": 1, "attention_k_eq_v": True,
+             "hidden_activation": "gelu_pytorch_tanh", "sliding_window": 40, "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+             "enable_moe_block": True, "num_experts": 4, "top_k_experts": 4, "moe_intermediate_size": 24, "num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0,
+             "vocab_size_per_layer_input": 264, "use_double_wide_mlp": False, "use_bidirectional_attention": "vision", "pad_token_id": 3, "final_logit_softcapping": 30.0,
+             "tie_word_embeddings": False,
+             "rope_parameters": {"sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+                                 "full_attention": {"rope_type": "proportional", "rope_theta": 1000000.0, "partial_rotary_factor": 0.5}}}
+del GEMMA_MOE["hidden_act"]
+GEMMA = {**GEMMA_MOE, "enable_moe_block": False, "attention_k_eq_v": False, "num_kv_shared_layers": 2, "hidden_size_per_layer_input": 12, "use_double_wide_mlp": True,
+         "use_bidirectional_attention": None}
+GEMMA_TOWER = {"model_type": "gemma4_vision", "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 12,
+               "patch_size": 4, "pooling_kernel_size": 3, "position_embedding_size": 220, "use_clipped_linears": False, "standardize": True, "hidden_activation": "gelu_pytorch_tanh",
+               "rms_norm_eps": 1e-6, "rope_parameters": {"rope_type": "axial", "rope_theta": 100.0}}
+GEMMA_PROCESSOR = {"patch_size": 4, "pooling_kernel_size": 3, "max_soft_tokens": 70, "resample": 3, "do_normalize": False, "image_mean": [0.0, 0.0, 0.0],
+                   "image_std": [1.0, 1.0, 1.0]}
+GEMMA_MARKS = {"boi_token_id": 259, "eoi_token_id": 260, "audio_config": None}
 KINDS = {
     "qwen3_vl": Family("Qwen3VLForConditionalGeneration", QWEN3, QWEN3_TOWER, QWEN_PROCESSOR, write_qwen, write_qwen_tower),
     "qwen3_vl_moe": Family("Qwen3VLMoeForConditionalGeneration", QWEN3_MOE, {**QWEN3_TOWER, "model_type": "qwen3_vl_moe"}, QWEN_PROCESSOR, write_qwen, write_qwen_tower),
@@ -316,4 +402,7 @@ KINDS = {
     "qwen4_exp": Family("Qwen4ExpForConditionalGeneration", QWEN4, {**QWEN3_5_TOWER, "model_type": "qwen4_exp_vision"}, QWEN_PROCESSOR, write_qwen4, write_qwen_tower),
     "glm4v_moe": Family("Glm4vMoeForConditionalGeneration", GLM, GLM_TOWER, GLM_PROCESSOR, write_glm, write_glm_tower),
     "kimi_k25": Family("Kimi_K25ForConditionalGeneration", KIMI, KIMI_TOWER, KIMI_PROCESSOR, write_kimi, write_kimi_tower, image_key="media_placeholder_token_id"),
+    "gemma4_moe": Family("Gemma4ForConditionalGeneration", GEMMA_MOE, GEMMA_TOWER, GEMMA_PROCESSOR, write_gemma, write_gemma_tower, model_type="gemma4", more=GEMMA_MARKS),
+    "gemma4": Family("Gemma4ForConditionalGeneration", GEMMA, {**GEMMA_TOWER, "use_clipped_linears": True, "standardize": False}, GEMMA_PROCESSOR, write_gemma,
+                     write_gemma_tower, more=GEMMA_MARKS),
 }

@@ -14,6 +14,7 @@ import torch
 import transformers
 from PIL import Image
 from transformers.models.kimi_k25.image_processing_kimi_k25 import navit_resize
+from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
 from transformers.models.glm4v.image_processing_pil_glm4v import Glm4vImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
@@ -43,7 +44,7 @@ CHANGES = {"kimi_k25": {"image_token_id": cases.eyes.IMAGE, "projection_hidden_s
     **KIMI, "model_type": "kimi_k25_vision", "hidden_size": KIMI["vt_hidden_size"], "intermediate_size": KIMI["vt_intermediate_size"],
     "num_attention_heads": KIMI["vt_num_attention_heads"], "num_hidden_layers": KIMI["vt_num_hidden_layers"], "pos_emb_height": KIMI["init_pos_emb_height"],
     "pos_emb_width": KIMI["init_pos_emb_width"]}}}  # names that transformers reads
-PROCESSORS = {"glm4v_moe": Glm4vImageProcessorPil, "kimi_k25": KimiProcessor}  # of kinds that have none of Qwen's
+PROCESSORS = {"glm4v_moe": Glm4vImageProcessorPil, "kimi_k25": KimiProcessor, "gemma4": Gemma4ImageProcessorPil, "gemma4_moe": Gemma4ImageProcessorPil}  # of kinds that have none of Qwen's
 
 
 def main(path, *kinds):
@@ -65,8 +66,11 @@ def main(path, *kinds):
                     ids.append(piece)
                     continue
                 images.append(Image.open(io.BytesIO(eyes.picture(*piece))))
-                ids += [eyes.IMAGE] * int(processor(images=[images[-1]], return_tensors="pt")["image_grid_thw"].prod() // 4)
-            batch, tokens = processor(images=images, return_tensors="pt"), torch.tensor([ids])
+                one = processor(images=[images[-1]], return_tensors="pt")
+                marks = [[eyes.KINDS[kind].more[key]] if key in eyes.KINDS[kind].more else [] for key in ("boi_token_id", "eoi_token_id")]
+                ids += marks[0] + [eyes.IMAGE] * int(one["num_soft_tokens_per_image"][0] if marks[0] else one["image_grid_thw"].prod() // 4) + marks[1]
+            batch, tokens = dict(processor(images=images, return_tensors="pt")), torch.tensor([ids])
+            batch.pop("num_soft_tokens_per_image", None)
             with torch.no_grad():
                 types = {} if kind == "kimi_k25" else {"mm_token_type_ids": (tokens == eyes.IMAGE).int()}
                 logits = model.eval()(input_ids=tokens, **types, **batch).logits[0].numpy()

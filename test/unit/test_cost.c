@@ -531,22 +531,15 @@ static void towers(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(towers),
-                                       cmocka_unit_test(bytes_and_flops_of_known_models),
-                                       cmocka_unit_test(roofline),
-                                       cmocka_unit_test(distinct_experts_of_several_rows),
-                                       cmocka_unit_test(decode_floor),
-                                       cmocka_unit_test(rows_of_other_layers),
-                                       cmocka_unit_test(beside_a_stream),
-                                       cmocka_unit_test(prefills),
-                                       cmocka_unit_test(blend),
-                                       cmocka_unit_test(paper_b),
-                                       cmocka_unit_test(paper_c),
-                                       cmocka_unit_test(one_length_does_not_mislead),
-                                       cmocka_unit_test(links_learn),
-                                       cmocka_unit_test(a_long_prompt_takes_the_sum_of_its_kernels),
-                                       cmocka_unit_test(learning),
-                                       cmocka_unit_test(tables),
-                                       cmocka_unit_test(joined)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(towers),          cmocka_unit_test(bytes_and_flops_of_known_models),
+        cmocka_unit_test(roofline),        cmocka_unit_test(distinct_experts_of_several_rows),
+        cmocka_unit_test(decode_floor),    cmocka_unit_test(rows_of_other_layers),
+        cmocka_unit_test(beside_a_stream), cmocka_unit_test(prefills),
+        cmocka_unit_test(blend),           cmocka_unit_test(paper_b),
+        cmocka_unit_test(paper_c),         cmocka_unit_test(one_length_does_not_mislead),
+        cmocka_unit_test(links_learn),     cmocka_unit_test(a_long_prompt_takes_the_sum_of_its_kernels),
+        cmocka_unit_test(learning),        cmocka_unit_test(tables),
+        cmocka_unit_test(joined)};
     return cmocka_run_group_tests(tests, setup, NULL);
 }

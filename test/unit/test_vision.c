@@ -112,6 +112,21 @@ static void test_padded_sizes(void **state) {
     }
 }
 
+/* Sizes that transformers' get_aspect_ratio_preserving_size() gives. */
+static void test_ratio_sizes(void **state) {
+    static const struct {
+        int in[2], out[2];
+    } cases[] = {{{640, 480}, {912, 672}},   {{1, 1}, {768, 768}},       {{4000, 3000}, {912, 672}},
+                 {{10000, 20}, {13440, 48}}, {{20, 10000}, {48, 13440}}, {{500, 20}, {3984, 144}},
+                 {{33, 77}, {480, 1200}},    {{2520, 48}, {5808, 96}}};
+    const struct resample_limits l = {.factor = 48, .patch = 16, .most_patches = 280 * 9, .keeps_ratio = true};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int size[2] = {cases[i].in[0], cases[i].in[1]};
+        resample_ratio_size(&l, &size[0], &size[1]);
+        assert_memory_equal(size, cases[i].out, sizeof size);
+    }
+}
+
 static void test_orientation(void **state) {
     uint8_t exif[] = "Exif\0\0II*\0\10\0\0\0\2\0\0\1\3\0\1\0\0\0\0\0\0\0\22\1\3\0\1\0\0\0\6\0\0\0";
     const size_t n = sizeof exif - 1;
@@ -158,6 +173,16 @@ static void test_ids_and_places(void **state) {
     assert_int_equal(image_shift(s, 2, 8), -3);
     assert_int_equal(image_shift(s, 2, 13), -3);
     assert_int_equal(image_shift(s, 2, 100), -3);
+}
+
+/* Batches of a model whose tokens of an image see all of it. */
+static void test_batches(void **state) {
+    struct engine_image a = {.rows = 2, .cols = 3}, b = {.rows = 4, .cols = 1};
+    const struct image_span s[] = {{&a, 2}, {&b, 8}};
+    static const int ends[][3] = {{0, 1, 1}, {0, 2, 2}, {0, 3, 2}, {0, 7, 2},  {0, 8, 8},    {0, 9, 8},
+                                  {2, 3, 8}, {2, 9, 8}, {5, 6, 8}, {8, 9, 12}, {10, 11, 12}, {12, 20, 20}};
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        assert_int_equal(image_batch_end(s, 2, ends[i][0], ends[i][1]), ends[i][2]);
 }
 
 static void test_base64(void **state) {
@@ -231,12 +256,10 @@ static void test_saved_images(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_resampling_is_pillows),
-        cmocka_unit_test(test_sizes),
-        cmocka_unit_test(test_padded_sizes),
-        cmocka_unit_test(test_orientation),
-        cmocka_unit_test(test_alpha),
-        cmocka_unit_test(test_ids_and_places),
+        cmocka_unit_test(test_resampling_is_pillows), cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_padded_sizes),          cmocka_unit_test(test_ratio_sizes),
+        cmocka_unit_test(test_orientation),           cmocka_unit_test(test_alpha),
+        cmocka_unit_test(test_ids_and_places),        cmocka_unit_test(test_batches),
         cmocka_unit_test(test_base64),
         cmocka_unit_test(test_saved_images),
     };
