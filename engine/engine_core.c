@@ -175,6 +175,7 @@ int engine_core_open(struct engine **out, const struct engine_params *p, struct 
     if (!e->params.kv) e->params.kv = DT_BF16;
     e->event_fd = e->wake_fd = e->kv_store.fd = -1;
     pthread_mutex_init(&e->lock, NULL);
+    image_cache_init(&e->image_cache);
     pthread_cond_init(&e->ended_cond, NULL);
     mem_prefer_huge(p->hugepages);
     int rc = engine_check_modes(p, err);
@@ -294,6 +295,7 @@ void engine_close(struct engine **ep) {
     cpu_exec_close(&eng->machine.cpu);
     pool_close(&eng->pool);
     tower_close(&eng->tower);
+    image_cache_free(&eng->image_cache);
     weights_close(&eng->weights);
     if (eng->event_fd >= 0) close(eng->event_fd);
     if (eng->wake_fd >= 0) close(eng->wake_fd);
@@ -314,7 +316,7 @@ void engine_close(struct engine **ep) {
 int engine_image_open(struct engine *eng, const void *data, size_t n, const char *what, struct engine_image **out,
                       struct error *e) {
     *out = NULL;
-    if (eng->tower) return image_open(out, eng->tower, data, n, what, e);
+    if (eng->tower) return image_cache_open(&eng->image_cache, out, eng->tower, data, n, what, e);
     return error_set(e, ERR_USAGE, "%s: %s cannot read images: %s", what, eng->info.name, eng->info.no_images);
 }
 const char *engine_image_kind(const void *data, size_t n) { return picture_kind(data, n); }

@@ -19,7 +19,7 @@
 #include "engine/placement/split.h"
 #include "engine/session/draft_model.h"
 #include "engine/session/prefix_state.h"
-#include "engine/vision/image.h"
+#include "engine/vision/image_cache.h"
 #include "engine/weights/huge_pages.h"
 
 /* unread tokens after which a session pauses; sessions per decode batch */
@@ -172,6 +172,7 @@ struct engine {
     struct mtp *mtp;     /* NULL: unused */
     struct int4 *int4;   /* NULL: unused */
     struct tower *tower; /* NULL: the model reads no images; info.no_images says why */
+    struct image_cache image_cache;
     char no_images[400];
     struct draft_model draft_model; /* ctx NULL: unused */
     struct lookahead lookahead;     /* experts that the INT4 draft's routers selected */

@@ -345,14 +345,14 @@ class Images(driver.ChatCase):
     def test_decoding_delays_no_other_request(self):
         """Images that take seconds to decode, and then turn out to be followed by a damaged one."""
         width = 6000
-        flat = eyes.png(width, width, [bytes(width // 8)] * width, colour=0, depth=1)
-        big, cut = (base64.b64encode(d).decode() for d in (flat, flat[:-40]))
+        flat = [eyes.png(width, width, [bytes([k]) * (width // 8)] * width, colour=0, depth=1) for k in range(4)]  # the same one is decoded once
         s = self.served()
-        parts = [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{d}"}} for d in [big] * 2 + [cut]]
         for path, ask in (("/v1/chat/completions", {}), ("/v1/messages/count_tokens", {"model": "eyes"})):
             got = []
+            files = [base64.b64encode(d).decode() for d in (*(flat[2:] if ask else flat[:2]), flat[0][:-40])]
+            parts = [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{d}"}} for d in files]
             body = {"messages": [{"role": "user", "content": parts if not ask else [
-                {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": d}} for d in [big] * 2 + [cut]]}], **ask}
+                {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": d}} for d in files]}], **ask}
             sender = threading.Thread(target=lambda: got.append(s.request("POST", path, body)))
             sender.start()
             answered = 0

@@ -566,6 +566,7 @@ change("image-split", "a batch of a prompt may end within an image", "golden_ima
 change("image-clip", "what a matrix of a tower gives is not clipped", "golden_images", (VISION, "clip(to, product((size_t)n, width), c->least_out, c->most_out);", "(void)width;"))
 change("image-pad-row", "tokens of an image take the rows of the placeholder in tables by token", "golden_images", ("engine/vision/tower_gemma4.c", "c->table_token = (int32_t)json_int(", "c->table_token = -1 + 0 * (int32_t)json_int("))
 change("image-marks", "no tokens stand around an image", "golden_images", ("cli/turn/prompt_images.c", "if (a->info->image_marks[0])", "if (0)"))
+change("image-again", "an image that is sent again is decoded again", "unit_vision", ("engine/vision/image_cache.c", "if (k->hash != hash ||", "if (true ||"))
 change("image-device-rows", "devices get no rows of images", "golden_images", ("engine/exec/exec_check.c", "image_rows_put(&j->images, m->w->config.hidden, j->pos + at, n, 0, x);", ""))
 change("image-device-deep", "devices add the rows of the deep merger before", "golden_images", (ROWS, "(size_t)(layer + 1) * width, bytes);", "(size_t)layer * width, bytes);"))
 change("image-deep", "outputs of deep mergers are not added", "golden_images", (ROWS, "r->features ? r->floats / hidden - 1 : 0;", "0;"))

@@ -9,7 +9,7 @@
 #include "base/buf.h"
 #include "base/json.h"
 #include "cli/turn/image_files.h"
-#include "engine/vision/image.h"
+#include "engine/vision/image_cache.h"
 #include "engine/vision/picture_formats.h"
 
 static uint32_t crc32_of(const uint8_t *p, size_t n) {
@@ -185,6 +185,43 @@ static void test_batches(void **state) {
         assert_int_equal(image_batch_end(s, 2, ends[i][0], ends[i][1]), ends[i][2]);
 }
 
+/* A file that is opened again is not decoded again, whoever opened it; a damaged one is each time. */
+static void test_opened_once(void **state) {
+    static uint8_t png[] = {137, 80, 78,  71, 13, 10,  26,  10, 0,   0,  0,   13,  73,  72, 68,  82, 0,   0,
+                            0,   1,  0,   0,  0,  1,   8,   2,  0,   0,  0,   144, 119, 83, 222, 0,  0,   0,
+                            12,  73, 68,  65, 84, 120, 156, 99, 168, 96, 224, 3,   0,   1,  122, 0,  135, 25,
+                            130, 5,  115, 0,  0,  0,   0,   73, 69,  78, 68,  174, 66,  96, 130};
+    struct tower t = {.config = {.patch = 8, .merge = 2, .filter = RESAMPLE_BICUBIC}};
+    t.config.limits = (struct resample_limits){.factor = 16, .patch = 8, .min_pixels = 256, .max_pixels = 4096};
+    struct image_cache c;
+    struct engine_image *first, *again, *other;
+    struct error e;
+    image_cache_init(&c);
+    assert_int_equal(image_cache_open(&c, &first, &t, png, sizeof png, "a", &e), 0);
+    assert_int_equal(image_cache_open(&c, &again, &t, png, sizeof png, "b", &e), 0);
+    assert_ptr_equal(first, again);
+    assert_true(c.n_decoded == 1 && c.n == 1 && c.bytes == sizeof png + 16 * 16 * 3);
+    image_unref(&again);
+    image_unref(&first);
+    png[20] ^= 1; /* the header: its sum is wrong then */
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(image_cache_open(&c, &other, &t, png, sizeof png, "a", &e), ERR_RUNTIME);
+        assert_null(other);
+    }
+    png[20] ^= 1;
+    assert_int_equal(c.n, 1);
+    for (int i = 0; i < 2 * IMAGE_CACHE_MOST; i++) { /* files with other ends are other files */
+        uint8_t longer[sizeof png + 2 * IMAGE_CACHE_MOST + 1] = {0};
+        memcpy(longer, png, sizeof png);
+        assert_int_equal(image_cache_open(&c, &other, &t, longer, sizeof png + 1 + (size_t)i, "a", &e), 0);
+        image_unref(&other);
+        assert_int_equal(image_cache_open(&c, &first, &t, png, sizeof png, "a", &e), 0);
+        image_unref(&first);
+    }
+    assert_true(c.n == IMAGE_CACHE_MOST && c.n_decoded == 1 + 2 * IMAGE_CACHE_MOST); /* the latest used stay */
+    image_cache_free(&c);
+}
+
 static void test_base64(void **state) {
     for (size_t n = 0; n < 70; n++) {
         uint8_t bytes[70];
@@ -260,7 +297,7 @@ int main(void) {
         cmocka_unit_test(test_padded_sizes),          cmocka_unit_test(test_ratio_sizes),
         cmocka_unit_test(test_orientation),           cmocka_unit_test(test_alpha),
         cmocka_unit_test(test_ids_and_places),        cmocka_unit_test(test_batches),
-        cmocka_unit_test(test_base64),
+        cmocka_unit_test(test_opened_once),           cmocka_unit_test(test_base64),
         cmocka_unit_test(test_saved_images),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
