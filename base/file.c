@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -41,16 +40,22 @@ static struct {
     char *path;
     dev_t device;
     ino_t inode;
+    bool tells_cached; /* mincore says which pages are cached */
 } maps[MAX_MAPS];
 static pthread_mutex_t maps_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static void remember(const uint8_t *begin, size_t size, const char *path, const struct stat *st) {
+/* Whether mincore tells what is cached: to who owns the file or may write it. To others it calls all pages cached. */
+static bool tells_cached(int fd, const struct stat *st) {
+    return st->st_uid == geteuid() || !faccessat(fd, "", W_OK, AT_EACCESS | AT_EMPTY_PATH);
+}
+static void remember(const uint8_t *begin, size_t size, const char *path, const struct stat *st, bool tells) {
     pthread_mutex_lock(&maps_lock);
     for (int i = 0; i < MAX_MAPS; i++)
         if (!atomic_load(&maps[i].begin)) {
             maps[i].path = mem_strdup(path);
             maps[i].end = begin + size;
             maps[i].device = st->st_dev, maps[i].inode = st->st_ino;
+            maps[i].tells_cached = tells;
             atomic_store(&maps[i].begin, begin);
             break;
         }
@@ -125,60 +130,18 @@ int file_map_reload(const void *p, size_t size) {
     return file_map_touch(p, size);
 }
 
-/* Whether mincore tells what is cached: to who owns the file or may write it. To others it calls all pages cached. */
-static bool tells_cached(const void *p) {
-    struct stat st;
-    off_t at;
-    const int fd = open_owner(p, &at);
-    const bool tells =
-        fd >= 0 && !fstat(fd, &st) && (st.st_uid == geteuid() || !faccessat(fd, "", W_OK, AT_EACCESS | AT_EMPTY_PATH));
-    if (fd >= 0) close(fd);
+bool file_map_tells_cached(const void *address) {
+    const uint8_t *p = address;
+    bool tells = false;
+    pthread_mutex_lock(&maps_lock);
+    for (int i = 0; i < MAX_MAPS; i++) {
+        const uint8_t *begin = atomic_load(&maps[i].begin);
+        if (!begin || p < begin || p >= maps[i].end) continue;
+        tells = maps[i].tells_cached;
+        break;
+    }
+    pthread_mutex_unlock(&maps_lock);
     return tells;
-}
-size_t file_map_cached(const void *p, size_t size) {
-    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    unsigned char in[MEM_HUGE_PAGE / 4096];
-    size_t cached = 0;
-    if (!tells_cached(p)) return 0;
-    for (size_t at = 0, step; at < size; at += step) {
-        step = size - at < sizeof in * page ? size - at : sizeof in * page;
-        if (mincore((uint8_t *)p + at, step, in)) return 0;
-        for (size_t i = 0; i < (step + page - 1) / page; i++) cached += in[i] & 1 ? page : 0;
-    }
-    return cached < size ? cached : size;
-}
-
-/* The kernel's interface, which Debian 12's headers do not have yet (Linux 6.7, Documentation/admin-guide/mm/pagemap).
- */
-struct scan_region {
-    uint64_t start, end, categories;
-};
-struct scan_arg {
-    uint64_t size, flags, start, end, walk_end, vec, vec_len, max_pages, inverted, mask, any_of, returned;
-};
-enum { IS_HUGE = 1 << 6 };
-#define PAGEMAP_SCAN_CALL _IOWR('f', 16, struct scan_arg)
-
-ptrdiff_t file_map_large(const void *p, size_t size) {
-    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = (uintptr_t)p / page * page;
-    const int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
-    struct scan_region region[16];
-    struct scan_arg scan = {.size = sizeof scan,
-                            .start = begin,
-                            .end = begin + ((uintptr_t)p + size - begin + page - 1) / page * page,
-                            .vec = (uintptr_t)region,
-                            .vec_len = sizeof region / sizeof *region,
-                            .mask = IS_HUGE,
-                            .returned = IS_HUGE};
-    ptrdiff_t large = 0;
-    while (large >= 0 && scan.start < scan.end) {
-        const int n = ioctl(fd, PAGEMAP_SCAN_CALL, &scan);
-        if (n < 0) large = -1;
-        for (int i = 0; i < n; i++) large += (ptrdiff_t)(region[i].end - region[i].start);
-        scan.start = scan.walk_end;
-    }
-    if (fd >= 0) close(fd);
-    return large;
 }
 
 int file_map_copy(void *to, const void *begin, size_t size, struct error *e) {
@@ -254,6 +217,7 @@ int file_map(struct file_map *m, const char *path, struct error *e) {
         } else p = map_at(fd, m->size);
     }
     int err = errno;
+    const bool tells = tells_cached(fd, &st);
     close(fd);
     if (p == MAP_FAILED) {
         *m = (struct file_map){0};
@@ -261,7 +225,7 @@ int file_map(struct file_map *m, const char *path, struct error *e) {
                          (long long)st.st_size, strerror(err));
     }
     m->data = p;
-    if (p) remember(p, m->size, path, &st);
+    if (p) remember(p, m->size, path, &st, tells);
     return 0;
 }
 

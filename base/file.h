@@ -28,9 +28,15 @@ void file_map_prefetch(const void *begin, size_t size);
 /* Drops a range of a map from this process and the page cache, e.g. after copying it. A later read comes from disk. */
 void file_map_drop(const void *begin, size_t size);
 
-/* The bytes of a range of a map that are in memory; 0 if the system does not tell, as of files of another user that
- * this one may only read. p: aligned to pages. */
+/* Whether the system tells which pages of the map at an address are in memory: not of files of another user that this
+ * one may only read. */
+bool file_map_tells_cached(const void *address);
+/* The bytes of a range of a map that are in memory; 0 if the system does not tell. p: aligned to pages. */
 size_t file_map_cached(const void *p, size_t size);
+/* Whether all of a range of a map is in memory. Of files whose cached pages the system does not tell: whether this
+ * process has mapped all of it, which it does by reading; false if the system does not tell that either. p: aligned to
+ * pages. */
+bool file_map_is_cached(const void *p, size_t size);
 /* Reads and maps a range in whole pages. Returns 0, or -errno; pages that were not read are read on the next access. */
 int file_map_touch(const void *p, size_t size);
 /* As file_map_touch, after dropping the pages from this process and the page cache: after file_map_advise_huge it reads

@@ -87,15 +87,9 @@ static int page_ranges(const struct disk_prefetch *f, const struct expert *e, st
     return n;
 }
 static bool is_in_memory(const struct disk_prefetch *f, const struct expert *e) {
-    unsigned char in[1024];
     struct page_range r[RANGES];
     for (int i = 0, n = page_ranges(f, e, r); i < n; i++)
-        for (size_t at = 0, step; at < r[i].size; at += step) {
-            step = r[i].size - at < sizeof in * f->page ? r[i].size - at : sizeof in * f->page;
-            if (mincore(r[i].p + at, step, in)) return true; /* unknown: assume resident */
-            for (size_t k = 0; k < step / f->page; k++)
-                if (!(in[k] & 1)) return false;
-        }
+        if (!file_map_is_cached(r[i].p, r[i].size)) return false;
     return true;
 }
 static void request_pages(const struct disk_prefetch *f, const struct expert *e) {

@@ -423,6 +423,7 @@ change("usage-sum", "a damaged usage profile is believed", "unit_usage", ("engin
 change("usage-half", "usage of earlier runs is never forgotten", "unit_usage", ("engine/experts/usage_profile.c", "(uint64_t)u->before[i] / 2 +", "(uint64_t)u->before[i] +"))
 change("guess-range", "an expert index out of range is counted", "unit_predict", (PREDICT, "if (predicted[i] < 0 || predicted[i] >= p->n_experts ||", "if (predicted[i] < 0 ||"))
 change("fetch-foretold", "experts that a draft announces are not read from disk", "e2e_memory", (STEP, "if (s->m->disk_prefetch)\n        disk_prefetch_announce(s->m->disk_prefetch, a, phase == PREFETCH_ALL);", ";"))
+change("fetch-others", "all pages of another user's checkpoint count as cached", "unit_params", ("base/file_pages.c", "(file_map_tells_cached(p) ? count_cached(p, pages, page, true) : count_mapped(p, pages, page))", "count_cached(p, pages, page, true)"))
 change("fetch-slots", "in host memory no expert ever leaves its slot", "e2e_memory", ("engine/experts/disk_prefetch.c", "f->slots_used[layer] > f->counts.slots_per_layer &&", "0 &&"))
 change("split-queue", "only the last uploaded expert is queued", "unit_split", ("engine/placement/split.c", "p->queue[next_moved[d]++] = p->transfer", "p->queue[next_moved[d]] = p->transfer"))
 change("loop-apart", "an error of one session ends the turns of all in the batch", "e2e_faults", ("engine/session/decode_batch.c", "rc && rc != ERR_CANCELLED && (n > 1 || rows->n > rows->n_known)", "0"))

@@ -3,9 +3,12 @@
 #include "engine/weights/weights_open.h"
 #include "test/unit/unit.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/mem.h"
@@ -201,8 +204,78 @@ static void test_tables(void **state) {
     assert_false(weights_is_ngram_table(&l, (const uint8_t *)y.ngram_table.data + mat_span(&y.ngram_table), 4096));
 }
 
+static char copied[] = "hearth-params-XXXXXX";
+static const char *const copied_files[] = {"config.json", "model.safetensors.index.json",
+                                           "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"};
+
+/* Copies a fixture to files that no other test maps, so that they can be dropped from the page cache. */
+static bool copy_fixture(void) {
+    for (size_t i = 0; i < 4; i++) {
+        char from[1024], to[1024], *data;
+        size_t n;
+        snprintf(from, sizeof from, SHARED_DIR "/fixtures/qwen3_moe/%s", copied_files[i]);
+        snprintf(to, sizeof to, "%s/%s", copied, copied_files[i]);
+        if (file_read(from, 16 << 20, &data, &n, NULL)) return false;
+        const int fd = open(to, O_WRONLY | O_CREAT | O_EXCL, 0644);
+        assert_true(fd >= 0 && !file_write_all(fd, data, n) && !fsync(fd)); /* dirty pages cannot be dropped */
+        close(fd);
+        mem_free(data);
+    }
+    return true;
+}
+static void drop_weights(const struct weights *w) {
+    for (int i = 0; i < w->files.n_shards; i++) file_map_drop(w->files.shards[i].map.data, w->files.shards[i].map.size);
+}
+static void read_weights(const struct weights *w) {
+    for (int i = 0; i < w->files.n_shards; i++)
+        assert_int_equal(file_map_touch(w->files.shards[i].map.data, w->files.shards[i].map.size), 0);
+}
+/* Of the copied weights, which user may read: selected experts are requested as long as they are not in memory. */
+static void look_for_missing(uid_t user) {
+    const uid_t own = geteuid();
+    struct weights w;
+    struct weight_state state;
+    struct disk_prefetch *f;
+    struct error e = {0};
+    if (user != own && (seteuid(user) || prctl(PR_SET_DUMPABLE, 1))) skip(); /* else /proc/self is root's */
+    if (weights_open(&w, copied, false, &e)) fail_msg("%s", e.text);
+    assert_int_equal(file_map_tells_cached(w.files.shards[0].map.data), user == own);
+    assert_int_equal(weight_state_open(&state, &w.config, &e), 0);
+    if (disk_prefetch_open(&f, &w, &state, score_policies, &e)) fail_msg("%s", e.text);
+    const int32_t ids[] = {3, -1, 5};
+    drop_weights(&w);
+    const uint8_t *missing = disk_prefetch_selected(f, 0, ids, 3);
+    if (missing) assert_true(missing[3] && missing[5] && !missing[4]);
+    else print_message("SKIPPED: this file system keeps all pages\n");
+    if (user != own) assert_non_null(missing); /* no page is mapped */
+    read_weights(&w);
+    assert_null(disk_prefetch_selected(f, 0, ids, 3));
+    struct disk_prefetch_counts counts;
+    disk_prefetch_counts(f, &counts);
+    assert_int_equal(counts.selected, 4);
+    assert_int_equal(counts.missing, missing ? 2 : 0);
+    disk_prefetch_close(&f);
+    weight_state_close(&state);
+    weights_close(&w);
+    if (user != own) assert_int_equal(seteuid(own), 0);
+}
+static void test_missing(void **state) {
+    assert_non_null(mkdtemp(copied));
+    assert_int_equal(chmod(copied, 0755), 0);
+    const bool has_files = copy_fixture();
+    if (has_files) look_for_missing(geteuid());
+    if (has_files && !geteuid()) look_for_missing(65534);
+    for (size_t i = 0; i < 4; i++) {
+        char name[1024];
+        snprintf(name, sizeof name, "%s/%s", copied, copied_files[i]);
+        unlink(name);
+    }
+    rmdir(copied);
+    if (!has_files) skip();
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_views), cmocka_unit_test(test_flops),
-                                       cmocka_unit_test(test_tables)};
+                                       cmocka_unit_test(test_tables), cmocka_unit_test(test_missing)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
