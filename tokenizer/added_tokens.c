@@ -57,12 +57,20 @@ int added_trie_add(struct trie *t, const char *s, size_t n, int32_t token) {
     if (at && t->nodes[at].token < 0) t->nodes[at].token = token;
     return 0;
 }
-int32_t added_tokens_id(const struct tokenizer *t, const char *s, size_t n) {
+static const struct added_token *find_added(const struct tokenizer *t, const char *s, size_t n) {
     const struct trie *names = &t->added_trie;
     uint32_t at = n && names->n ? names->root[(uint8_t)s[0]] : 0;
     for (size_t i = 1; i < n && at; i++)
         for (at = names->nodes[at].child; at && names->nodes[at].byte != (uint8_t)s[i];) at = names->nodes[at].sibling;
-    return at && names->nodes[at].token >= 0 ? t->added[names->nodes[at].token].id : -1;
+    return at && names->nodes[at].token >= 0 ? &t->added[names->nodes[at].token] : NULL;
+}
+int32_t added_tokens_id(const struct tokenizer *t, const char *s, size_t n) {
+    const struct added_token *a = find_added(t, s, n);
+    return a ? a->id : -1;
+}
+bool added_tokens_is_control(const struct tokenizer *t, const char *s, size_t n) {
+    const struct added_token *a = find_added(t, s, n);
+    return a && a->is_control;
 }
 void added_trie_free(struct trie *t) {
     mem_free(t->nodes);

@@ -3,38 +3,7 @@
 
 #include "tokenizer/tokenizer_internal.h"
 
-/* --- merges ----------------------------------------------------------------------------------- */
-
-struct merge {
-    uint32_t a_plus_1, b, rank, id; /* a_plus_1: 0 in a free slot */
-};
 static const uint32_t NO_ID = UINT32_MAX;
-
-static uint32_t pair_hash(uint32_t a, uint32_t b) {
-    uint64_t h = ((uint64_t)a << 32 | b) * 0x9E3779B97F4A7C15u;
-    return (uint32_t)(h ^ h >> 32) * 0x85EBCA6Bu >> 3;
-}
-
-int merges_init(struct merges *m, size_t n) {
-    size_t slots = 16;
-    while (slots < n + n / 2) slots *= 2;
-    if (!(m->slots = vocab_table_alloc(slots * sizeof *m->slots))) return ERR_MEMORY;
-    m->mask = (uint32_t)(slots - 1);
-    return 0;
-}
-void merges_free(struct merges *m) { vocab_table_free(m->slots, ((size_t)m->mask + 1) * sizeof *m->slots); }
-
-static inline struct merge *merge_slot(const struct merges *m, uint32_t a, uint32_t b) {
-    uint32_t i = pair_hash(a, b) & m->mask;
-    while (m->slots[i].a_plus_1 && (m->slots[i].a_plus_1 != a + 1 || m->slots[i].b != b)) i = (i + 1) & m->mask;
-    return &m->slots[i];
-}
-void merges_prefetch(const struct merges *m, uint32_t a, uint32_t b) {
-    __builtin_prefetch(&m->slots[pair_hash(a, b) & m->mask]);
-}
-void merges_add(struct merges *m, uint32_t a, uint32_t b, uint32_t rank, uint32_t id) {
-    *merge_slot(m, a, b) = (struct merge){a + 1, b, rank, id};
-}
 
 /* --- one word --------------------------------------------------------------------------------- */
 
@@ -53,11 +22,7 @@ static inline bool find_merge(const struct tokenizer *t, uint32_t a, uint32_t b,
         *rank = *id = (uint32_t)k;
         return true;
     }
-    const struct merge *m = merge_slot(&t->bpe.merges, a, b);
-    if (!m->a_plus_1) return false;
-    *rank = m->rank;
-    *id = m->id;
-    return true;
+    return merges_find(&t->bpe.merges, a, b, rank, id);
 }
 
 /* Short words: search all pairs for the lowest rank. */
@@ -295,6 +260,7 @@ static int encode_cached(struct encoder *x, const char *s, size_t n, struct ids 
 /* SentencePiece vocabularies have no pre-tokenizer, so the whole text is one word. If no merge crosses the start of a
  * word (bpe.split_at_marks), encoding the words separately gives the same ids. */
 int bpe_encode(struct encoder *x, const char *s, size_t n, struct ids *out, struct error *e) {
+    if (x->t->unigram.scores) return unigram_encode(x, s, n, out, e);
     if (!x->t->bpe.split_at_marks) return encode_cached(x, s, n, out, e);
     for (size_t from = 0; from < n;) {
         size_t at = from;

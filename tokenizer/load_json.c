@@ -175,14 +175,12 @@ static int load_affix(const struct json *j, char **out, struct error *e) {
     return (*out = json_strdup(j)) ? 0 : no_memory(e);
 }
 
-static int load_model(struct load_state *l, const struct json *model, size_t file_size, struct error *e) {
+static int load_bpe(struct load_state *l, const struct json *model, size_t file_size, struct error *e) {
     struct tokenizer *t = l->t;
     struct bpe *b = &t->bpe;
-    const struct json *type = json_get(model, "type"), *unk = json_get(model, "unk_token");
-    if (type ? !json_is(type, "BPE") : !json_get(model, "merges")) return load_fail_unknown("tokenizer model", type, e);
+    const struct json *unk = json_get(model, "unk_token");
     if (json_num(json_get(model, "dropout"), 0) != 0) return error_set(e, ERR_MODEL, "model.dropout is not supported");
     b->ignore_merges = json_bool(json_get(model, "ignore_merges"), false);
-    b->byte_fallback = json_bool(json_get(model, "byte_fallback"), false);
     b->fuse_unk = json_bool(json_get(model, "fuse_unk"), false);
     int rc = load_affix(json_get(model, "continuing_subword_prefix"), &b->prefix, e);
     if (!rc) rc = load_affix(json_get(model, "end_of_word_suffix"), &b->suffix, e);
@@ -199,17 +197,43 @@ static int load_model(struct load_state *l, const struct json *model, size_t fil
                      : load_merges(l, json_get(model, "merges"), e)))
         return rc;
     b->split_at_marks = b->split_at_marks && vocab_find(&t->vocab, "\xE2\x96\x81", 3, false) >= 0;
-    b->unk = -1;
     if (unk && unk->type == JSON_STRING && (b->unk = load_find_token(t, unk->string, unk->n)) < 0)
         return error_set(e, ERR_MODEL, "model.unk_token %.*s is not in the vocabulary",
                          (int)(unk->n < 80 ? unk->n : 80), unk->string);
-    for (int i = 0; i < 256; i++) {
-        char c = (char)i, name[8];
-        b->byte_id[i] = b->is_byte_level ? (int32_t)vocab_find(&t->vocab, &c, 1, false) : -1;
-        snprintf(name, sizeof name, "<0x%02X>", i);
-        b->fallback[i] = (int32_t)load_find_token(t, name, 6);
-    }
     return 0;
+}
+
+static int load_unigram(struct tokenizer *t, const struct json *model, size_t file_size, struct error *e) {
+    const struct json *unk = json_get(model, "unk_id");
+    const int rc = unigram_load(t, json_get(model, "vocab"), file_size, e);
+    if (rc) return rc;
+    t->bpe.unk = json_int(unk, -1);
+    if (unk && unk->type != JSON_NULL && (t->bpe.unk < 0 || t->bpe.unk >= t->vocab.n_ids))
+        return error_set(e, ERR_MODEL, "model.unk_id is not a number from 0 to %u", t->vocab.n_ids - 1);
+    return 0;
+}
+
+/* Files without a type are told apart as in the reference: by the members of each. */
+static bool is_unigram(const struct json *model) {
+    const struct json *type = json_get(model, "type"), *vocab = json_get(model, "vocab");
+    return type ? json_is(type, "Unigram") : vocab && vocab->type == JSON_ARRAY;
+}
+static int load_model(struct load_state *l, const struct json *model, size_t file_size, struct error *e) {
+    struct bpe *b = &l->t->bpe;
+    const struct json *type = json_get(model, "type");
+    const bool has_scores = is_unigram(model);
+    if (!has_scores && (type ? !json_is(type, "BPE") : !json_get(model, "merges")))
+        return load_fail_unknown("tokenizer model", type, e);
+    b->byte_fallback = json_bool(json_get(model, "byte_fallback"), false);
+    b->unk = -1;
+    const int rc = has_scores ? load_unigram(l->t, model, file_size, e) : load_bpe(l, model, file_size, e);
+    for (int i = 0; i < 256 && !rc; i++) {
+        char c = (char)i, name[8];
+        b->byte_id[i] = b->is_byte_level ? (int32_t)vocab_find(&l->t->vocab, &c, 1, false) : -1;
+        snprintf(name, sizeof name, "<0x%02X>", i);
+        b->fallback[i] = (int32_t)load_find_token(l->t, name, 6);
+    }
+    return rc;
 }
 
 /* --- the rest of the file --------------------------------------------------------------------- */
@@ -339,6 +363,7 @@ int load_json_tree(struct tokenizer *t, const struct json *root, size_t file_siz
     if (!rc) rc = decoder_load(&t->decoding, json_get(root, "decoder"), e);
     if (!rc) rc = load_repeated(&l, json_get(root, LOAD_REPEATS), e);
     if (!rc) rc = load_added(t, json_get(root, "added_tokens"), e);
+    if (!rc && t->unigram.scores) rc = unigram_index(t, json_path(root, "model.vocab"), e);
     if (!rc) rc = decoder_set_bytes(t, e);
     if (!rc) rc = load_post(t, json_get(root, "post_processor"), 0, e);
     mem_free(l.decoded);

@@ -145,7 +145,9 @@ static int read_model(struct pieces *p, struct message m) {
     if (rc || more < 0 || !p->n) return rc ? rc : damaged(p);
     p->add_prefix = prefix, p->collapses_spaces = collapse, p->has_normalizer = charsmap > 0;
     if (p->model_type != MODEL_BPE)
-        return error_set(p->e, ERR_MODEL, "a SentencePiece model of kind %lld; hearth reads BPE (2), not unigrams (1)",
+        return error_set(p->e, ERR_MODEL,
+                         "a SentencePiece model of kind %lld; hearth reads BPE (2) in this file, and unigrams (1) in a "
+                         "tokenizer.json, which transformers makes of it (AutoTokenizer, save_pretrained)",
                          (long long)p->model_type);
     if (p->has_normalizer || p->collapses_spaces)
         return error_set(p->e, ERR_MODEL, "a SentencePiece model that %s, which hearth does not",

@@ -190,6 +190,61 @@ static int strip_accents(const struct norm_text *in, struct norm_text_buf *o) {
     return rc;
 }
 
+/* Control characters go, other white space and marks of a text's direction or end become spaces, as in the reference.
+ */
+static int nmt(const struct norm_text *in, struct norm_text_buf *o) {
+    int rc = 0;
+    for (const char *s = in->s, *end = s + in->n; s < end && !rc;) {
+        const size_t at = (size_t)(s - in->s);
+        const uint32_t c = utf8_next(&s);
+        if ((c >= 1 && c <= 8) || c == 0xB || (c >= 0xE && c <= 0x1F) || c == 0x7F || c == 0x8F || c == 0x9F) continue;
+        const bool space = c == 9 || c == 0xA || c == 0xC || c == 0xD || c == 0x1680 || (c >= 0x200B && c <= 0x200F) ||
+                           c == 0x2028 || c == 0x2029 || c == 0x2581 || c == 0xFEFF || c == 0xFFFD;
+        rc = space ? append_text(o, in, " ", 1, NULL, in->origin ? in->origin[at] : 0)
+                   : copy_range(o, in, at, (size_t)(s - in->s));
+    }
+    return rc;
+}
+
+/* Returns the end of the grapheme that begins at s. */
+static const char *grapheme_end(const char *s, const char *end) {
+    utf8proc_int32_t state = 0;
+    for (uint32_t c = utf8_next(&s); s < end;) {
+        const char *next = s;
+        const uint32_t after = utf8_next(&next);
+        if (utf8proc_grapheme_break_stateful((utf8proc_int32_t)c, (utf8proc_int32_t)after, &state)) break;
+        c = after, s = next;
+    }
+    return s;
+}
+/* Appends the replacement of bytes [begin, end), if the table has one. */
+static int append_mapped(const struct norm_step *z, const struct norm_text *in, struct norm_text_buf *o, size_t begin,
+                         size_t end, bool *is_mapped) {
+    size_t n = 0;
+    const char *to = charsmap_find(z->charsmap, in->s + begin, end - begin, &n);
+    *is_mapped = to;
+    return to ? append_text(o, in, to, n, NULL, origin_of(in, begin, end)) : 0;
+}
+/* As the reference, not SentencePiece: a grapheme of up to five bytes is replaced by what its first key says, else each
+ * of its characters is. */
+static int map_chars(const struct norm_step *z, const struct norm_text *in, struct norm_text_buf *o) {
+    enum { MOST_BYTES = 5 };
+    const char *end = in->s + in->n;
+    int rc = 0;
+    for (const char *s = in->s, *next; s < end && !rc; s = next) {
+        bool is_mapped = false;
+        const size_t at = (size_t)(s - in->s), n = (size_t)((next = grapheme_end(s, end)) - s);
+        if (n <= MOST_BYTES) rc = append_mapped(z, in, o, at, at + n, &is_mapped);
+        for (size_t i = 0, size; i < n && !is_mapped && !rc; i += size) {
+            bool is_replaced;
+            size = utf8_size((unsigned char)s[i]);
+            rc = append_mapped(z, in, o, at + i, at + i + size, &is_replaced);
+            if (!rc && !is_replaced) rc = copy_range(o, in, at + i, at + i + size);
+        }
+    }
+    return rc;
+}
+
 static int replace_literal(const struct norm_step *z, const struct norm_text *in, struct norm_text_buf *o) {
     size_t done = 0;
     int rc = 0;
@@ -271,6 +326,8 @@ int normalizer_run(struct encoder *x, const struct normalizer *z, struct norm_te
         case NORM_STRIP: in = strip_text(k, in), changed = false; break;
         case NORM_LOWERCASE: rc = lowercase_text(&in, o); break;
         case NORM_STRIP_ACCENTS: rc = strip_accents(&in, o); break;
+        case NORM_NMT: rc = nmt(&in, o); break;
+        case NORM_CHARSMAP: rc = map_chars(k, &in, o); break;
         }
         if (!o->most)
             return error_set(e, ERR_MODEL, "the tokenizer's normalizer makes a text of %zu bytes longer than %zu bytes",
@@ -306,7 +363,9 @@ static int load_step(struct norm_step *z, const struct json *j, struct error *e)
                  {"Replace", NORM_REPLACE},
                  {"Strip", NORM_STRIP},
                  {"Lowercase", NORM_LOWERCASE},
-                 {"StripAccents", NORM_STRIP_ACCENTS}};
+                 {"StripAccents", NORM_STRIP_ACCENTS},
+                 {"Nmt", NORM_NMT},
+                 {"Precompiled", NORM_CHARSMAP}};
     const struct json *type = json_get(j, "type");
     size_t i = 0, n = sizeof kinds / sizeof *kinds;
     while (i < n && !json_is(type, kinds[i].name)) i++;
@@ -315,6 +374,7 @@ static int load_step(struct norm_step *z, const struct json *j, struct error *e)
     z->left = json_bool(json_get(j, "strip_left"), true);
     z->right = json_bool(json_get(j, "strip_right"), true);
     if (z->kind == NORM_PREPEND) return copy_text(j, "prepend", &z->insert, &z->n_insert, e);
+    if (z->kind == NORM_CHARSMAP) return charsmap_load(&z->charsmap, json_get(j, "precompiled_charsmap"), e);
     if (z->kind != NORM_REPLACE) return 0;
     int rc = copy_text(j, "content", &z->insert, &z->n_insert, e);
     const struct json *pattern = json_get(j, "pattern"), *regex = json_get(pattern, "Regex");
@@ -361,6 +421,7 @@ void normalizer_free(struct normalizer *z) {
         mem_free(z->steps[i].literal);
         pattern_free(&z->steps[i].pattern);
         alphabet_free(&z->steps[i].alphabet);
+        charsmap_close(&z->steps[i].charsmap);
     }
     mem_free(z->steps);
     *z = (struct normalizer){0};

@@ -83,6 +83,7 @@ void tokenizer_close(struct tokenizer **at) {
     mem_free(t->idle);
     vocab_free(&t->vocab);
     merges_free(&t->bpe.merges);
+    unigram_free(&t->unigram);
     mem_free(t->bpe.prefix);
     mem_free(t->bpe.suffix);
     normalizer_free(&t->normalizer);

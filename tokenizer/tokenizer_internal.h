@@ -6,9 +6,12 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "tokenizer/merges.h"
+#include "tokenizer/norm_steps.h"
 #include "tokenizer/pattern.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/unicode.h"
+#include "tokenizer/unigram_model.h"
 
 /* --- vocab.c: tokens and ids ------------------------------------------------------------------ */
 
@@ -57,10 +60,6 @@ size_t vocab_char_of_byte(unsigned char b, char out[4]);
 
 /* --- bpe.c ------------------------------------------------------------------------------------ */
 
-struct merges {
-    struct merge *slots; /* hash table by pair of ids */
-    uint32_t mask;
-};
 struct bpe {
     struct merges merges;
     bool ranks_by_bytes; /* tiktoken: the rank of a pair is the id of the concatenated bytes */
@@ -73,61 +72,10 @@ struct bpe {
     /* no merge joins text with a following word mark (U+2581), so words can be encoded separately */
     bool split_at_marks;
 };
-/* n: the most pairs to come (the hash table does not grow). 0 or ERR_MEMORY. */
-int merges_init(struct merges *m, size_t n);
-/* a repeated pair replaces the earlier one */
-void merges_add(struct merges *m, uint32_t a, uint32_t b, uint32_t rank, uint32_t id);
-void merges_prefetch(const struct merges *m, uint32_t a, uint32_t b);
-void merges_free(struct merges *m);
 struct encoder;
-/* Encodes one word, or with split_at_marks a text without pre-tokenizer, and appends its ids to out. s: valid UTF-8. */
+/* Encodes one word (a Unigram model's as unigram_encode), or with split_at_marks a text without pre-tokenizer, and
+ * appends its ids to out. s: valid UTF-8. */
 int bpe_encode(struct encoder *x, const char *s, size_t n, struct ids *out, struct error *e);
-
-/* --- normalize.c ------------------------------------------------------------------------------ */
-
-/* A text during encoding. origin: enum text_origin of each byte; NULL: all bytes have the same, which is passed beside
- * the text. */
-struct norm_text {
-    const char *s;
-    size_t n;
-    const uint8_t *origin;
-    bool begin_stripped; /* a normalizer step removed its beginning */
-};
-struct norm_text_buf { /* buffers of a norm_text */
-    struct buf s, origin;
-    size_t most; /* bytes of s, at most; 0: more were to be appended */
-};
-enum norm_kind {
-    NORM_NFC,
-    NORM_NFD,
-    NORM_NFKC,
-    NORM_NFKD,
-    NORM_PREPEND,
-    NORM_REPLACE,
-    NORM_STRIP,
-    NORM_LOWERCASE,
-    NORM_STRIP_ACCENTS
-};
-enum { MOST_STEPS = 256 }; /* of a normalizer or decoder: files have at most ten */
-struct norm_step {
-    uint8_t kind;
-    bool left, right; /* strip: the ends of the text to strip */
-    char *insert;     /* prepend, replace: the inserted text */
-    size_t n_insert;
-    char *literal; /* replace: the replaced text, or a pattern */
-    size_t n_literal;
-    struct alphabet alphabet;
-    struct pattern pattern;
-};
-struct normalizer {
-    struct norm_step *steps;
-    size_t n, cap;
-};
-int normalizer_load(struct normalizer *z, const struct json *j, struct error *e); /* j NULL or null: no steps */
-void normalizer_free(struct normalizer *z);
-/* Points out into in or into the encoder's buffers; valid until the next call. */
-int normalizer_run(struct encoder *x, const struct normalizer *z, struct norm_text in, struct norm_text *out,
-                   struct error *e);
 
 /* --- pretok.c --------------------------------------------------------------------------------- */
 
@@ -230,6 +178,7 @@ void decoder_free_steps(struct token_decoding *d);
 struct tokenizer {
     struct vocab vocab;
     struct bpe bpe;
+    struct unigram unigram; /* with scores: instead of merges */
     struct normalizer normalizer;
     struct pretok pretok;
     struct added_token *added;
@@ -295,6 +244,7 @@ int added_tokens_index(struct tokenizer *t, struct error *e); /* builds the trie
 /* find a token as spelled in the file, and an added token by its content: id or -1 */
 int64_t load_find_token(const struct tokenizer *t, const char *s, size_t n);
 int32_t added_tokens_id(const struct tokenizer *t, const char *s, size_t n);
+bool added_tokens_is_control(const struct tokenizer *t, const char *s, size_t n); /* only template text becomes it */
 /* Decodes a token as spelled in the file: to its bytes if the vocabulary is byte-level (otherwise sets *literal).
  * Returns the length. */
 size_t load_decode_spelling(const struct tokenizer *t, const char *s, size_t n, char *out, bool *literal);

@@ -43,6 +43,15 @@ void vocab_table_free(void *p, size_t size) {
     else mem_free(p);
 }
 
+int merges_init(struct merges *m, size_t n) {
+    size_t slots = 16;
+    while (slots < n + n / 2) slots *= 2;
+    if (!(m->slots = vocab_table_alloc(slots * sizeof *m->slots))) return ERR_MEMORY;
+    m->mask = (uint32_t)(slots - 1);
+    return 0;
+}
+void merges_free(struct merges *m) { vocab_table_free(m->slots, ((size_t)m->mask + 1) * sizeof *m->slots); }
+
 int vocab_init(struct vocab *v, size_t n_pieces, size_t n_bytes) {
     size_t slots = 64;
     while (slots < n_pieces + n_pieces / 2) slots *= 2;
