@@ -1,6 +1,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "tokenizer/tokenizer_internal.h"
 
 /* Loads tokenizer.json. Rejects by name anything unknown that would change tokens. */
@@ -238,13 +239,26 @@ static int load_model(struct load_state *l, const struct json *model, size_t fil
 
 /* --- the rest of the file --------------------------------------------------------------------- */
 
+/* Places a token that tokenizer_config.json adds: at the id that its text has, else at its own. False: it has none, or
+ * another token's. */
+static bool place_supplement(const struct tokenizer *t, const struct json *content, int64_t *id) {
+    const int64_t known = load_find_token(t, content->string, content->n);
+    if (known >= 0) return *id = known, true;
+    if (*id >= 0 && (*id >= t->vocab.n_ids || !t->vocab.tokens[*id].flags)) return true;
+    if (*id >= 0)
+        log_say(LOG_INFO, "tokenizer_config.json: the token \"%.*s\" is left out: %lld is another token's id",
+                (int)(content->n < 80 ? content->n : 80), content->string, (long long)*id);
+    return false;
+}
 static int load_added(struct tokenizer *t, const struct json *list, struct error *e) {
     for (uint32_t i = 0; list && i < list->n; i++) {
         const struct json *j = json_at(list, i), *content = json_get(j, "content");
+        const bool supplements = json_bool(json_get(j, LOAD_SUPPLEMENT), false);
         int64_t id = json_int(json_get(j, "id"), -1), known;
         if (!content || content->type != JSON_STRING)
             return error_set(e, ERR_MODEL, "added_tokens: entry %u has no content", i);
         int shown = (int)(content->n < 80 ? content->n : 80);
+        if (supplements && !place_supplement(t, content, &id)) continue;
         if (id < 0 || id >= VOCAB_MAX_IDS)
             return error_set(e, ERR_MODEL, "added_tokens: the id of \"%.*s\" is not a number from 0 to %d", shown,
                              content->string, VOCAB_MAX_IDS - 1);
@@ -327,33 +341,6 @@ static int load_post(struct tokenizer *t, const struct json *j, int depth, struc
     return load_fail_unknown("post-processor", type, e);
 }
 
-/* Returns a named token of tokenizer_config.json, a string or an object with its content; NULL: none. */
-static const struct json *named_token(const struct json *config, const char *name) {
-    const struct json *token = json_get(config, name);
-    if (token && token->type == JSON_OBJECT) token = json_get(token, "content");
-    return token && token->type == JSON_STRING && token->n ? token : NULL;
-}
-static int32_t token_id(const struct tokenizer *t, const struct json *token) {
-    const int32_t id = added_tokens_id(t, token->string, token->n);
-    return id >= 0 ? id : (int32_t)load_find_token(t, token->string, token->n);
-}
-
-int load_bos(struct tokenizer *t, const struct json *config, struct error *e) {
-    const struct json *add = json_get(config, "add_bos_token"), *bos = named_token(config, "bos_token");
-    if (!add || add->type != JSON_BOOL) return 0;
-    t->bos = -1;
-    if (!add->boolean || !bos) return 0; /* nothing to add */
-    if ((t->bos = token_id(t, bos)) < 0)
-        return error_set(e, ERR_MODEL, "tokenizer_config.json: bos_token %.*s is not in the vocabulary",
-                         (int)(bos->n < 80 ? bos->n : 80), bos->string);
-    return 0;
-}
-
-void load_eos(struct tokenizer *t, const struct json *config) {
-    const struct json *eos = named_token(config, "eos_token");
-    if (eos) t->eos = token_id(t, eos);
-}
-
 int load_json_tree(struct tokenizer *t, const struct json *root, size_t file_size, struct error *e) {
     struct load_state l = {.t = t};
     int rc = normalizer_load(&t->normalizer, json_get(root, "normalizer"), e);
@@ -370,7 +357,7 @@ int load_json_tree(struct tokenizer *t, const struct json *root, size_t file_siz
     return rc;
 }
 
-int load_json(struct tokenizer *t, const char *path, struct error *e) {
+int load_json(struct tokenizer *t, const char *path, const struct json *config, struct error *e) {
     struct file_map map = {0};
     struct arena arena = {0};
     struct json root;
@@ -380,6 +367,7 @@ int load_json(struct tokenizer *t, const char *path, struct error *e) {
     /* its errors name the file */
     if (!rc && (rc = json_parse(&arena, (const char *)map.data, map.size, JSON_PYTHON, path, &root, e))) goto out;
     if (!rc && root.type != JSON_OBJECT) rc = error_set(e, ERR_MODEL, "not an object");
+    if (!rc) rc = load_config_added(&arena, &root, config, e);
     if (!rc) rc = load_json_tree(t, &root, map.size, e);
     if (rc) error_prefix(e, "%s", path);
 out:

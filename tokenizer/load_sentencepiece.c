@@ -1,7 +1,6 @@
 /* Loads tokenizer.model, the protobuf of SentencePiece (sentencepiece_model.proto), for checkpoints that have nothing
  * else: its pieces become the lists that a GGUF file of such a model has. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/gguf_tokens.h"
@@ -160,20 +159,15 @@ static int read_added(struct pieces *p, const struct json *config) {
     const struct json *all = json_get(config, "added_tokens_decoder");
     if (!all || all->type != JSON_OBJECT) return 0;
     for (uint32_t k = 0; k < all->n; k++) {
-        const struct json *key = &all->items[2 * k], *content = json_get(key + 1, "content");
-        char number[12] = "";
-        if (key->n < sizeof number) memcpy(number, key->string, key->n);
-        char *end;
-        const long id = strtol(number, &end, 10);
-        if (end == number || *end || id < 0 || id >= (long)p->cap || !content || content->type != JSON_STRING ||
-            !content->n)
-            return error_set(p->e, ERR_MODEL, "tokenizer_config.json: 'added_tokens_decoder.%.*s' is not a token",
-                             (int)(key->n < 40 ? key->n : 40), key->string);
+        const struct json *key = &all->items[2 * k];
+        int64_t id;
+        const int rc = load_config_token(key, p->cap, &id, p->e);
+        if (rc) return rc;
         while (p->n <= (uint32_t)id) {
-            const int rc = add_piece(p, "", 0, 0, GGUF_TOKEN_UNUSED);
-            if (rc) return rc;
+            const int full = add_piece(p, "", 0, 0, GGUF_TOKEN_UNUSED);
+            if (full) return full;
         }
-        p->tokens[id] = *content;
+        p->tokens[id] = *json_get(key + 1, "content");
         if (p->types[id].integer != GGUF_TOKEN_UNKNOWN)
             p->types[id].integer =
                 json_bool(json_get(key + 1, "special"), false) ? GGUF_TOKEN_CONTROL : GGUF_TOKEN_USER;

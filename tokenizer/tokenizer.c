@@ -34,7 +34,7 @@ static int load_files(struct tokenizer *t, const char *dir, struct error *e) {
     struct json config;
     int rc = read_config(dir, &text, &arena, &config, e);
     if (!rc) rc = file_join(path, sizeof path, dir, "tokenizer.json", e);
-    if (!rc && file_exists(path)) rc = load_json(t, path, e);
+    if (!rc && file_exists(path)) rc = load_json(t, path, &config, e);
     else if (!rc && !(rc = file_join(path, sizeof path, dir, "tiktoken.model", e))) {
         if (file_exists(path)) rc = load_tiktoken(t, path, &config, e);
         else if (!(rc = file_join(path, sizeof path, dir, "tekken.json", e)) && file_exists(path))

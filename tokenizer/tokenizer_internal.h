@@ -218,12 +218,19 @@ void encoder_free(struct encoder *x);
 
 /* ERR_MODEL: "unknown WHAT NAME". name: NULL or any type. */
 int load_fail_unknown(const char *what, const struct json *name, struct error *e);
-int load_json(struct tokenizer *t, const char *path, struct error *e);
+/* config: tokenizer_config.json, which may add tokens */
+int load_json(struct tokenizer *t, const char *path, const struct json *config, struct error *e);
 /* root: contents of a tokenizer.json */
 int load_json_tree(struct tokenizer *t, const struct json *root, size_t file_size, struct error *e);
 /* Member that only trees of GGUF files have. Of the root: the ids of tokens that other ids have, too, by their text. Of
  * an added token: another id may have its text. */
 #define LOAD_REPEATS "hearth:repeats"
+/* Member of an added token that only tokenizer_config.json has: it is left out where its text has no id. */
+#define LOAD_SUPPLEMENT "hearth:supplement"
+/* Adds the tokens of tokenizer_config.json to added_tokens of a tokenizer.json. ERR_MODEL, ERR_MEMORY. */
+int load_config_added(struct arena *arena, struct json *root, const struct json *config, struct error *e);
+/* Reads the id, below n_ids, of a member of added_tokens_decoder: key[0], whose value follows. ERR_MODEL: no token. */
+int load_config_token(const struct json *key, uint32_t n_ids, int64_t *id, struct error *e);
 int load_gguf(struct tokenizer *t, const char *file, struct error *e);
 /* meta: the tokenizer's members of a GGUF file of `size` bytes; SentencePiece's tokenizer.model becomes such */
 int load_gguf_meta(struct tokenizer *t, const struct json *meta, struct arena *arena, size_t size, struct error *e);
