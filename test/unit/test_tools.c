@@ -189,6 +189,13 @@ static void test_tags_in_values(void **state) {
     check("<function name=\"weather\"><param name=\"city\">\n<![CDATA[a</param>\n<param name=\"days\">4</param>]]>\n"
           "</param><param name=\"days\">3</param></function>",
           "weather({\"city\": \"a</param>\\n<param name=\\\"days\\\">4</param>\", \"days\": 3})");
+    /* a text with the end of CDATA in it, once, twice and at its end */
+    check("<function name=\"weather\"><param name=\"city\"><![CDATA[a]]]]><![CDATA[>b</param>]]></param><param "
+          "name=\"days\">3</param></function>",
+          "weather({\"city\": \"a]]>b</param>\", \"days\": 3})");
+    check(
+        "<function name=\"weather\"><param name=\"city\"><![CDATA[]]]]><![CDATA[>]]]]><![CDATA[>]]></param></function>",
+        "weather({\"city\": \"]]>]]>\"})");
     check("<function name=\"weather\"><param name=\"city\">a</param>b]]></param></function>",
           "weather({\"city\": \"a</param>b]]>\"})");
     check("<minimax:tool_call><invoke name=\"weather\"><parameter name=\"city\"><![CDATA[a]]></parameter></invoke></"

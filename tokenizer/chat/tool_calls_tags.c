@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/buf.h"
 #include "tokenizer/chat/tool_calls_internal.h"
 
 static struct markup_range strip_line_ends(struct markup_range t) {
@@ -82,23 +83,34 @@ struct elements {
 #define CDATA     "<![CDATA["
 #define CDATA_END "]]>"
 
-/* Finds the text of a value in CDATA, which may have any tag in it, up to the tag that closes the argument. */
-static bool take_cdata(struct markup_range *rest, const char *close, struct markup_range *value) {
-    struct markup_range at = {rest->s + strlen(CDATA), rest->end}, between;
-    if (!markup_take_before(&at, CDATA_END, value) || !markup_take_before(&at, close, &between)) return false;
+/* Finds the text of a value in CDATA, which may have any tag in it, up to the tag that closes the argument. A text with
+ * CDATA_END stands in two sections in a row: these are put together in joined. */
+static bool take_cdata(struct markup_range *rest, const char *close, struct buf *joined, struct markup_range *value) {
+    struct markup_range at = *rest, part, between;
+    joined->len = 0;
+    for (int n = 0; markup_starts_with(at, CDATA); n++) {
+        at.s += strlen(CDATA);
+        if (!markup_take_before(&at, CDATA_END, &part)) return false;
+        *value = part;
+        if (!n && !markup_starts_with(at, CDATA)) break;
+        buf_add(joined, part.s, (size_t)(part.end - part.s));
+        *value = (struct markup_range){joined->data, joined->data + joined->len};
+    }
+    if (!markup_take_before(&at, close, &between)) return false;
     *rest = at;
     return true;
 }
 
 /* Finds the next argument. 1: found; 0: there is none, or its end is missing; -1: it has no name. */
 static int take_argument(const struct call_parser *p, struct markup_range *rest, const struct tags *of,
-                         const struct elements *e, struct markup_range *tag, struct markup_range *name,
-                         struct markup_range *value) {
+                         const struct elements *e, struct buf *joined, struct markup_range *tag,
+                         struct markup_range *name, struct markup_range *value) {
     struct markup_range after = *rest, before;
     if (e->have_cdata && markup_take_before(&after, of->open, &before) &&
         take_name(&after, e->are_attributes, tag, name)) {
         markup_skip_blanks(&after);
-        if (markup_starts_with(after, CDATA)) return take_cdata(&after, of->close, value) ? *rest = after, 1 : 0;
+        if (markup_starts_with(after, CDATA))
+            return take_cdata(&after, of->close, joined, value) ? *rest = after, 1 : 0;
     }
     if (!take_element(p, rest, of->open, of->close, of->open, value)) return 0;
     if (!take_name(value, e->are_attributes, tag, name)) return -1;
@@ -114,13 +126,18 @@ static int parse_elements(const struct call_parser *p, struct markup_range t, co
     const char *end = e->are_attributes ? "" : "=";
     const struct tags of_call = tags_of(prefix, e->call, NULL, end), of_value = tags_of(prefix, e->argument, NULL, end);
     struct markup_range in, tag, name, body, string;
+    struct buf joined = {0};
     int rc = ERR_MODEL, found;
     while (take_element(p, &t, of_call.open, of_call.close, of_call.open, &in)) {
-        if (!take_name(&in, e->are_attributes, &tag, &name)) return ERR_MODEL;
-        struct tool_call *k = tool_call_add(p->calls, name);
-        rc = k ? 0 : ERR_MEMORY;
-        while (!rc && (found = take_argument(p, &in, &of_value, e, &tag, &name, &body)) != 0) {
-            if (found < 0) return ERR_MODEL;
+        struct tool_call *k = NULL;
+        rc = !take_name(&in, e->are_attributes, &tag, &name) ? ERR_MODEL
+             : !(k = tool_call_add(p->calls, name))          ? ERR_MEMORY
+                                                             : 0;
+        while (!rc && (found = take_argument(p, &in, &of_value, e, &joined, &tag, &name, &body)) != 0) {
+            if (found < 0 || joined.failed) {
+                rc = found < 0 ? ERR_MODEL : ERR_MEMORY;
+                break;
+            }
             const bool is_typed = e->are_attributes && markup_find_attribute(tag, "string=\"", &string);
             rc = tool_call_add_argument(
                 k, name, body,
@@ -128,8 +145,9 @@ static int parse_elements(const struct call_parser *p, struct markup_range t, co
                          : tool_call_param_kinds(p->tools, k, e->are_attributes ? name : markup_trim(name)));
         }
         if (!rc) rc = tool_call_close_arguments(k);
-        if (rc) return rc;
+        if (rc) break;
     }
+    buf_free(&joined);
     return rc;
 }
 
