@@ -179,7 +179,8 @@ static void serve_loop(struct server *s) {
         n += watch_begin(s, &watch, fds + n);
         int first_suspended = n;
         for (const struct http_request *x = s->requests; x && n < MAX_FDS; x = x->next)
-            if (x->suspended && x->conn && !x->hung_up) fds[n++] = (struct pollfd){.fd = x->fd, .events = POLLRDHUP};
+            if (x->suspended && x->conn && !x->hung_up)
+                fds[n++] = (struct pollfd){.fd = x->fd, .events = x->half_closed ? 0 : POLLRDHUP};
         int ready = poll(fds, (nfds_t)n, wait_ms < 0 ? 0 : wait_ms);
         if (ready < 0 && errno != EINTR) return;
         if (ready) n_idle_rounds = 0;

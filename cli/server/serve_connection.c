@@ -118,12 +118,17 @@ bool serve_connection_accept(struct server *s, int fd) {
     return true;
 }
 
-/* MHD does not poll suspended connections, so a hangup of a waiting client is detected here. */
+/* MHD does not poll suspended connections, so a hangup of a waiting client is detected here. On a Unix socket a client
+ * that is gone is told from one that has only closed its sending half. */
+static bool is_gone(struct http_request *x, short revents) {
+    x->half_closed = true; /* at the port serve_stream_break_silence asks which it is */
+    return revents & (POLLHUP | POLLERR);
+}
 void serve_connection_detect_hangups(struct server *s, const struct pollfd *fds, int n) {
     for (int i = 0; i < n; i++) {
         if (!(fds[i].revents & (POLLRDHUP | POLLHUP | POLLERR))) continue;
         for (struct http_request *x = s->requests; x; x = x->next) {
-            if (x->fd != fds[i].fd || !x->conn || !x->suspended || x->hung_up) continue;
+            if (x->fd != fds[i].fd || !x->conn || !x->suspended || x->hung_up || !is_gone(x, fds[i].revents)) continue;
             x->hung_up = true;
             serve_connection_wake(x);
         }

@@ -484,6 +484,7 @@ enum MHD_Result serve_request(void *server, struct MHD_Connection *c, const char
     if (!x) {
         if (!(x = *state = request_new(s, c))) return MHD_NO;
         x->began_s = clock_now();
+        x->is_old_http = strcmp(version, MHD_HTTP_VERSION_1_1) != 0;
         url = path_of(url);
         snprintf(x->line, sizeof x->line, "%.8s %.60s", method, url);
         serve_connection_set_deadline(c, SERVE_BODY_S);

@@ -1,4 +1,6 @@
 /* Answers of --serve as text: whole, or in the pieces of a stream, in the protocol of the request. */
+#include <sys/socket.h>
+
 #include "base/test_limits.h"
 #include "cli/server/server.h"
 
@@ -14,9 +16,27 @@ void serve_stream_put_whole(struct http_request *x, struct buf *out) {
     x->protocol->whole(out, &x->answer, get_choices(x, c), x->n_choices);
 }
 
+/* A client that is gone and one that only sends no more both end what they send. Their systems tell: the first one's
+ * answers whatever it gets by a reset. False: nothing can be sent. */
+static bool probe(struct http_request *x, double now) {
+    static const char interim[] = "HTTP/1.1 102 Processing\r\n\r\n";
+    struct api_choice c[API_MAX_CHOICES];
+    x->probed_s = now;
+    if (!x->replied)
+        return !x->is_old_http && send(x->fd, interim, sizeof interim - 1, MSG_NOSIGNAL | MSG_DONTWAIT) > 0;
+    if (x->protocol->still_here) buf_str(&x->comments, x->protocol->still_here);
+    else if (x->n_choices)
+        x->protocol->delta(&x->comments, &x->answer, get_choices(x, c), OUTPUT_TEXT, "", 0, SIZE_MAX);
+    return true;
+}
+
 void serve_stream_break_silence(struct server *s, double now) {
     const double silent_s = SERVE_SILENT_S * 1e-3 * (double)test_limits_get(TEST_LIMIT_SERVE_SECOND_MS, 1000);
     for (struct http_request *x = s->requests; x; x = x->next) {
+        if (x->half_closed && !x->local && x->suspended && x->conn && !x->hung_up && now >= x->probed_s + silent_s) {
+            x->hung_up = !probe(x, now);
+            if (x->hung_up || x->replied) serve_connection_wake(x);
+        }
         const bool waits = x->suspended && x->conn && x->state == HTTP_REQUEST_ANSWERING && x->request.stream;
         if (!waits || !x->protocol->still_here || now < x->sent_s + silent_s) continue;
         buf_str(&x->comments, x->protocol->still_here);

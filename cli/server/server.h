@@ -122,8 +122,8 @@ struct http_request {
     const char *allowed_method; /* the method that status 405 names */
     struct buf body, refusal;
     size_t dropped_bytes; /* bytes of the body after a refusal */
-    /* first_chunk_made, last_chunk_made: the beginning and the end of the stream are formatted */
-    bool suspended, hung_up, first_chunk_made, last_chunk_made;
+    /* half_closed: the client only reads. _made: the stream's beginning and end are formatted. old: before 1.1 */
+    bool suspended, hung_up, half_closed, first_chunk_made, last_chunk_made, is_old_http;
     struct api_request request;
     bool is_parsed;                  /* request is what the body says */
     struct compile_job *job;         /* compiles the grammar of the answer, or opens images; NULL: none */
@@ -139,7 +139,7 @@ struct http_request {
     char progress_comment[96];        /* progress comment of the stream; empty: none */
     struct buf comments;              /* other comments: disk-cache keys; the dropped document */
     struct buf formatted;             /* part of the stream that is being sent */
-    double sent_s;                    /* time of the stream's last bytes */
+    double sent_s, probed_s;          /* time of the stream's last bytes, and of the last probe */
     size_t sent_bytes;
 };
 
@@ -203,10 +203,8 @@ struct server {
 /* serve_connection.c: connections */
 void serve_connection_notify(void *server, struct MHD_Connection *c, void **state,
                              enum MHD_ConnectionNotificationCode what);
-/* accepts all that wait; false: accepting must pause */
-bool serve_connection_accept(struct server *s, int fd);
-bool serve_connection_has_room(const struct server *s);  /* whether a connection can be accepted, if need be by closing
-                                                            another */
+bool serve_connection_accept(struct server *s, int fd);  /* all that wait; false: accepting must pause */
+bool serve_connection_has_room(const struct server *s);  /* for another, if need be by closing one */
 void serve_connection_set_key(struct MHD_Connection *c); /* the client has shown the key */
 void serve_connection_set_deadline(struct MHD_Connection *c, int seconds); /* for complete input; 0: none */
 void serve_connection_close_slow(struct server *s, double now);            /* closes those past their deadline */

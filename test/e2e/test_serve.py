@@ -432,6 +432,38 @@ class Clients(Case):
             s.settles("cancelled")
             self.assertEqual(s.status()["answered"], began + 1)
 
+    def test_half_closed(self):
+        """A client that ends what it sends after its request, as `nc -N` does, gets its answer; one that is gone at the port cancels it."""
+        s = self.serve("--parallel", "1", "--listen", "127.0.0.1:0")
+        host, port = s.url.split("//")[1].split("/")[0].split(":")
+
+        def send(address, path, body, version="1.1"):
+            c = socket.socket(socket.AF_INET if isinstance(address, tuple) else socket.AF_UNIX)
+            self.addCleanup(c.close)
+            c.settimeout(driver.PATIENCE)
+            c.connect(address)
+            body = json.dumps(body).encode()
+            c.sendall(f"POST {path} HTTP/{version}\r\nHost: localhost\r\nAuthorization: Bearer {s.key}\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+            return c
+
+        for address in (s.path, (host, int(port))):
+            for path, more, end in (("/v1/chat/completions", {}, b"}\n"), ("/v1/chat/completions", {"stream": True}, b"data: [DONE]\n\n\r\n0\r\n\r\n"),
+                                    ("/api/chat", {"stream": True}, b"}\n\r\n0\r\n\r\n"), ("/api/chat", {"stream": False}, b"}\n")):
+                c = send(address, path, ask("slow", max_tokens=20, options={"num_predict": 20}, **more))
+                s.settles("begins", lambda status: any(x["state"] != "idle" for x in status["sessions"]))
+                c.shutdown(socket.SHUT_WR)
+                with c.makefile("rb") as f:
+                    got = f.read()
+                self.assertIn(b"HTTP/1.1 200 OK\r\n", got)
+                self.assertTrue(got.endswith(end), (path, more, got))
+        for more, version in (({}, "1.1"), ({}, "1.0"), ({"stream": True}, "1.0")):
+            began = s.status()["answered"]
+            c = send((host, int(port)), "/v1/chat/completions", ask("read", **more), version)
+            s.settles("begins", lambda status: any(x["state"] == "prefill" for x in status["sessions"]))
+            c.close()
+            s.settles("cancelled")
+            self.assertEqual(s.status()["answered"], began + 1)
+
     def test_waiting_is_left(self):
         """A client that closes before its turn gets no answer; those after it are served in order."""
         s = self.serve("--parallel", "1")

@@ -187,6 +187,9 @@ change("settle-processor", "timelines are closed while the CPU of virtual time s
        (BLEND, "        return gpu_stream_sync(s->cpu_queue);\n    }\n    if (any_device", "        return 0;\n    }\n    if (any_device"),
        (BLEND, "    cpu_settle(b->s->m, (struct gpu_timeline *[]){b->cpu_done, b->arrived}, 2);", ""))
 change("large-cold", "weights that nobody asked for are read from the disk", "unit_large", ("engine/weights/huge_pages.c", "if (!cached) continue;", ""))
+change("half-closed", "a client that only ends what it sends counts as gone", "e2e_serve", ("cli/server/serve_connection.c", "return revents & (POLLHUP | POLLERR);", "return true;"))
+change("half-closed-probe", "a client of the port that is gone is not told from one that only ends what it sends", "e2e_serve", ("cli/server/serve_stream.c", "x->hung_up = !probe(x, now);", "x->hung_up = false;"))
+change("cdata-split", "the end of CDATA within a text ends the text", "unit_tools", ("tokenizer/chat/tool_calls_tags.c", "if (!n && !markup_starts_with(at, CDATA)) break;", "if (!n) break;"))
 change("large-others", "weights of another user count as read although nothing is in memory", "unit_large", ("base/file_pages.c", "    if (!file_map_tells_cached(p)) return 0;\n", ""))
 change("large-no-more", "all weights are read again although the system has no more large pages", "unit_large", ("engine/weights/huge_pages.c", "l->n_small = is_large ? 0 : l->n_small + 1;", "l->n_small = is_large || l->gives_large ? 0 : l->n_small + 1;"))
 change("calls-none", "Python's None in a call is a string", "unit_tools", ("tokenizer/chat/tool_calls_notation.c", '{"None", "null"}', '{"None", "\\"None\\""}'))
