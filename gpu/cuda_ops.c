@@ -120,6 +120,7 @@ int cuda_attention_op(struct cuda_stream *s, const struct op_attention *o) {
                                .all = o->n,
                                .splits = 1};
     if (o->n < 1) return 0;
+    if (o->q_last) return ERR_RUNTIME; /* CPU only */
     cuda_fill_defaults(OP_ATTENTION, (union op_args *)&a.o);
     const size_t row =
         (size_t)cuda_attention_chunks(keys_listed(o)) * (size_t)o->n_heads * ((size_t)o->v_dim + 1) * sizeof(float);

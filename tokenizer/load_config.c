@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "tokenizer/tokenizer_internal.h"
 
 /* Returns a named token of tokenizer_config.json, a string or an object with its content; NULL: none. */
@@ -47,17 +48,34 @@ int load_config_token(const struct json *key, uint32_t n_ids, int64_t *id, struc
 
 struct token_list {
     struct json *v;
-    uint32_t n;
+    uint32_t n, *slot, mask; /* slot [mask + 1]: 1 + the index of a token, by the hash of its content; 0: free */
     struct arena *arena;
 };
 static bool same_text(const struct json *a, const struct json *b) {
     return a && b && a->type == JSON_STRING && b->type == JSON_STRING && a->n == b->n &&
            !memcmp(a->string, b->string, a->n);
 }
-static struct json *find_token(const struct token_list *l, const struct json *content) {
-    for (uint32_t i = 0; i < l->n; i++)
-        if (same_text(json_get(&l->v[i], "content"), content)) return &l->v[i];
-    return NULL;
+/* Returns the slot of a content, which is free if no token has it. */
+static uint32_t *find_slot(const struct token_list *l, const struct json *content) {
+    uint32_t at = (uint32_t)hash64(content->string, content->n, 0) & l->mask;
+    while (l->slot[at] && !same_text(json_get(&l->v[l->slot[at] - 1], "content"), content)) at = (at + 1) & l->mask;
+    return &l->slot[at];
+}
+static bool open_list(struct token_list *l, const struct json *own, uint32_t n_own, size_t n_most) {
+    size_t slots = 2;
+    while (slots < 2 * n_most) slots *= 2;
+    l->v = arena_alloc(l->arena, n_most * sizeof *l->v);
+    l->slot = arena_calloc(l->arena, slots, sizeof *l->slot);
+    if (!l->v || !l->slot) return false;
+    l->mask = (uint32_t)slots - 1;
+    for (; l->n < n_own; l->n++) {
+        l->v[l->n] = own[l->n];
+        const struct json *content = json_get(&l->v[l->n], "content");
+        if (!content || content->type != JSON_STRING) continue;
+        uint32_t *slot = find_slot(l, content);
+        if (!*slot) *slot = l->n + 1;
+    }
+    return true;
 }
 static struct json member_name(const char *s) {
     return (struct json){.type = JSON_STRING, .n = (uint32_t)strlen(s), .string = s};
@@ -82,21 +100,26 @@ static int put_decoder_token(struct token_list *l, const struct json *key, struc
     int64_t id;
     const int rc = load_config_token(key, VOCAB_MAX_IDS, &id, e);
     if (rc) return rc;
-    struct json *known = find_token(l, json_get(key + 1, "content"));
+    uint32_t *slot = find_slot(l, json_get(key + 1, "content"));
+    const struct json *known = *slot ? &l->v[*slot - 1] : NULL;
     const bool special =
         json_bool(json_get(key + 1, "special"), false) || (known && json_bool(json_get(known, "special"), false));
     const struct json *id_known = json_get(known, "id");
     const struct json values[] = {id_known ? *id_known : (struct json){.type = JSON_INT, .integer = id},
                                   true_or(special), true_or(!known)};
-    return copy_token(l, known ? known : &l->v[l->n++], key + 1, 3, names, values);
+    if (!known) *slot = ++l->n;
+    return copy_token(l, &l->v[*slot - 1], key + 1, 3, names, values);
 }
 /* A token that has a name, such as eos_token: text becomes it as a whole. */
 static int put_named_token(struct token_list *l, const struct json *token) {
     static const char *const names[] = {"content", "special", LOAD_SUPPLEMENT};
     const struct json *content = token && token->type == JSON_OBJECT ? json_get(token, "content") : token;
-    if (!content || content->type != JSON_STRING || !content->n || find_token(l, content)) return 0;
+    if (!content || content->type != JSON_STRING || !content->n) return 0;
+    uint32_t *slot = find_slot(l, content);
+    if (*slot) return 0;
+    *slot = ++l->n;
     const struct json none = {.type = JSON_OBJECT}, values[] = {*content, true_or(true), true_or(true)};
-    return copy_token(l, &l->v[l->n++], token->type == JSON_OBJECT ? token : &none, 3, names, values);
+    return copy_token(l, &l->v[*slot - 1], token->type == JSON_OBJECT ? token : &none, 3, names, values);
 }
 
 int load_config_added(struct arena *arena, struct json *root, const struct json *config, struct error *e) {
@@ -110,10 +133,10 @@ int load_config_added(struct arena *arena, struct json *root, const struct json 
     const uint32_t n_own = own && own->type == JSON_ARRAY ? own->n : 0;
     size_t n = (size_t)n_own + (decoder ? decoder->n : 0) + N_NAMED;
     for (int i = 0; i < 2; i++) n += json_get(config, lists[i]) ? json_get(config, lists[i])->n : 0;
-    struct token_list l = {arena_alloc(arena, n * sizeof *l.v), n_own, arena};
+    struct token_list l = {.arena = arena};
     struct json *members = json_members(arena, root, 1);
-    if (!l.v || !members) return error_set(e, ERR_MEMORY, "no memory for the added tokens");
-    if (n_own) memcpy(l.v, own->items, n_own * sizeof *l.v);
+    if (!members || !open_list(&l, own ? own->items : NULL, n_own, n))
+        return error_set(e, ERR_MEMORY, "no memory for the added tokens");
     int rc = 0;
     for (uint32_t i = 0; decoder && i < decoder->n && !rc; i++) rc = put_decoder_token(&l, &decoder->items[2 * i], e);
     for (int i = 0; i < N_NAMED && !rc; i++) rc = put_named_token(&l, json_get(config, named[i]));

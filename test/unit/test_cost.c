@@ -517,17 +517,18 @@ static void tables(void **st) {
 
 /* An image of twice the patches costs twice the products and four times the attention, and what was measured counts. */
 static void towers(void **state) {
-    struct cost_machine m;
-    cost_assumed(&m, 8, 2, 0, 0, 0, 0);
+    struct cost_machine with;
+    cost_assumed(&with, 8, 2, 0, 0, 0, 0);
     struct cost_tower one = {.weights = COST_16BIT, .patches = 4096, .flops = 3e12},
                       two = {.weights = COST_16BIT, .patches = 4096, .attention_flops = 2e12}, both = one;
     both.attention_flops = 2e12;
-    const double a = cost_tower(&m, &one), b = cost_tower(&m, &two);
-    assert_true(a > 0 && b > 0 && fabs(a + b - cost_tower(&m, &both)) < 1e-9 * (a + b));
+    const double a = cost_tower(&with, &one), b = cost_tower(&with, &two);
+    assert_true(a > 0 && b > 0 && fabs(a + b - cost_tower(&with, &both)) < 1e-9 * (a + b));
     one.flops *= 2, two.attention_flops *= 4;
-    assert_true(fabs(cost_tower(&m, &one) / a - 2) < 1e-6 && fabs(cost_tower(&m, &two) / b - 4) < 1e-6);
-    for (int i = 0; i < 20; i++) cost_observe(&m, &m.observed_tower, both.patches, cost_tower(&m, &both), 3 * (a + b));
-    assert_true(fabs(cost_tower(&m, &both) / (3 * (a + b)) - 1) < 0.1);
+    assert_true(fabs(cost_tower(&with, &one) / a - 2) < 1e-6 && fabs(cost_tower(&with, &two) / b - 4) < 1e-6);
+    for (int i = 0; i < 20; i++)
+        cost_observe(&with, &with.observed_tower, both.patches, cost_tower(&with, &both), 3 * (a + b));
+    assert_true(fabs(cost_tower(&with, &both) / (3 * (a + b)) - 1) < 0.1);
 }
 
 int main(void) {
