@@ -130,6 +130,7 @@ static void find_best(const struct tokenizer *t, struct path_end *v, const char 
         uint32_t node = 0, id = NO_PIECE;
         bool has_char = false;
         size = utf8_size((unsigned char)s[i]);
+        if (size > n - i) size = n - i; /* cut off */
         for (size_t k = i; k < n && merges_find(&u->trie, node, (uint8_t)s[k], &node, &id); k++) {
             if (id == NO_PIECE) continue;
             reach(v, i, k + 1, u->scores[id] + v[i].score, t->bpe.unk == id ? UNKNOWN : id);

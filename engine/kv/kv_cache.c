@@ -56,15 +56,16 @@ static int place_plane(void *ctx, const struct kv_plane *p, const struct kv_plan
     return at->fixed_rows ? mem_commit(to->data, at->end - at->data) : 0;
 }
 
-/* A plane takes at most 1 MB more than it fills; of the caches that are opened first, which are mostly the only ones,
- * nearly 2 MB, as long as that is little of the machine's memory. */
+/* Blocks that are full become large pages. Of the caches that are opened first, which are mostly the only ones, blocks
+ * that begin to fill, too: a plane takes nearly 2 MB more than it fills, as long as that is little of the machine's
+ * memory. */
 static _Atomic size_t early_bytes;
 static void take_early(struct kv *kv) {
     enum { SHARE = 32, EARLY = MEM_HUGE_PAGE / 32 };
     const size_t bytes = kv->n_large * MEM_HUGE_PAGE;
     kv->is_early = atomic_fetch_add(&early_bytes, bytes) + bytes <= mem_total() / SHARE;
     if (!kv->is_early) atomic_fetch_sub(&early_bytes, bytes);
-    kv->large_from = kv->is_early ? EARLY : MEM_HUGE_PAGE / 2;
+    kv->large_from = kv->is_early ? EARLY : MEM_HUGE_PAGE;
 }
 
 int kv_open(struct kv *kv, const struct config *c, kv_planes_fn planes, int capacity, enum dtype dtype,

@@ -52,7 +52,7 @@ struct kv {
     size_t size;             /* its bytes */
     size_t n_large;          /* planes of 2 MB and more */
     size_t large_from;       /* of their layouts */
-    bool is_early;           /* they become large pages long before half of them is used */
+    bool is_early;           /* they become large pages long before they are full */
     size_t n_planes, *large; /* [n_planes] bytes in large pages, or asked for */
     int used, next_look;     /* positions that were asked for; and at which more may become large */
     bool has_states;         /* some layer has states; otherwise `state` is unused */

@@ -194,8 +194,7 @@ static bool has_large_pages(void) {
     return has;
 }
 /* Keys have small pages at first, large ones when a block of 2 MB is in use to some part: at once for a prompt, one
- * plane after the other for an answer, which keeps what is there; beyond a share of memory not before half is in use.
- */
+ * plane after the other for an answer, which keeps what is there; beyond a share of memory when they are full. */
 static void blocks_in_use_become_large_pages(void **st) {
     enum { ROW = 4, BLOCK = MEM_HUGE_PAGE / ROW, EARLY = BLOCK / 32 }; /* positions */
     struct config c = model(false);
@@ -237,9 +236,12 @@ static void blocks_in_use_become_large_pages(void **st) {
         if (kv_open(&many[n], &c, kv_planes, 1 << 24, DT_E4M3, &e)) fail_msg("%s", e.text);
     assert_true((size_t)n * bytes > mem_total() / 32 && (size_t)(n - 1) * bytes <= mem_total() / 32);
     data = many[n - 1].layer[1].p[1].data;
-    if (kv_commit(&many[n - 1], BLOCK / 2 - 1, &e)) fail_msg("%s", e.text);
+    if (kv_commit(&many[n - 1], BLOCK - 1, &e)) fail_msg("%s", e.text);
     data[0] = 1;
     assert_int_equal(large_pages_at(data), 0);
+    for (int i = 0; i < 64; i++)
+        if (kv_commit(&many[n - 1], BLOCK + i, &e)) fail_msg("%s", e.text);
+    assert_int_equal(large_pages_at(data), 1);
     kv_close(&many[0]);
     if (kv_open(&many[0], &c, kv_planes, 1 << 24, DT_E4M3, &e)) fail_msg("%s", e.text);
     assert_true(many[0].is_early); /* what was closed is free again */
