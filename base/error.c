@@ -1,5 +1,6 @@
 #include "base/error.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -41,6 +42,15 @@ int error_prefix(struct error *e, const char *fmt, ...) {
     snprintf(e->text + n, sizeof e->text - (size_t)n, "%s", old);
     clean(e->text);
     return e->code;
+}
+
+const char *error_reason(int number) {
+    switch (number) {
+    case EMFILE: return "this process may not open more files; a larger limit helps (ulimit -n)";
+    case ENFILE: return "this machine has too many open files; a larger limit helps (sysctl fs.file-max)";
+    case EAGAIN: return "no further thread may start; a larger limit helps (ulimit -u, or the container's of pids)";
+    default: return strerror(number);
+    }
 }
 
 int error_exit_code(int code) {

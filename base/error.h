@@ -32,5 +32,9 @@ int error_prefix(struct error *e, const char *fmt, ...) __attribute__((format(pr
  * beside the call. */
 static inline void error_ignore(long long result) { (void)result; }
 
+/* Returns the cause of an errno of a call that opens a descriptor or starts a thread, and for limits how to raise
+ * them. */
+const char *error_reason(int number);
+
 /* The process exit code for a negative error code. */
 int error_exit_code(int code);

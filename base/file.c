@@ -173,7 +173,7 @@ static int open_read(const char *path, struct stat *st, struct error *e) {
     int fd = -1;
     if (fault_hit(FAULT_OPEN)) errno = EIO;
     else fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) return error_set(e, ERR_RUNTIME, "%s: %s", path, strerror(errno));
+    if (fd < 0) return error_set(e, ERR_RUNTIME, "%s: %s", path, error_reason(errno));
     if (fstat(fd, st) || !S_ISREG(st->st_mode)) {
         close(fd);
         return error_set(e, ERR_RUNTIME, "%s: not a regular file", path);

@@ -1,6 +1,7 @@
 /* Opens and closes an engine: weights, CPU, devices, thread. */
 #include "engine/engine_core.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -167,6 +168,16 @@ static int open_runtime(struct engine *eng, struct error *e) {
     return throughput_open(eng, e);
 }
 
+static int start_thread(struct engine *eng, struct error *e) {
+    eng->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (eng->event_fd >= 0) eng->wake_fd = eventfd(0, EFD_CLOEXEC);
+    const int failed =
+        eng->event_fd < 0 || eng->wake_fd < 0 ? errno : pthread_create(&eng->thread, NULL, engine_thread, eng);
+    if (failed) return error_set(e, ERR_RUNTIME, "cannot start the engine's thread: %s", error_reason(failed));
+    eng->started = true;
+    return 0;
+}
+
 int engine_core_open(struct engine **out, const struct engine_params *p, struct error *err) {
     *out = NULL;
     struct engine *e = mem_calloc(1, sizeof *e);
@@ -222,12 +233,7 @@ int engine_core_open(struct engine **out, const struct engine_params *p, struct 
         e->info.image_marks[0] = e->tower->config.marks[0], e->info.image_marks[1] = e->tower->config.marks[1];
     if ((rc = generation_config_read(e, err)) || (rc = open_runtime(e, err))) goto fail;
     prefix_open(e);
-    if ((e->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0 || (e->wake_fd = eventfd(0, EFD_CLOEXEC)) < 0 ||
-        pthread_create(&e->thread, NULL, engine_thread, e)) {
-        rc = error_set(err, ERR_RUNTIME, "cannot start the engine's thread");
-        goto fail;
-    }
-    e->started = true;
+    if ((rc = start_thread(e, err))) goto fail;
     *out = e;
     return 0;
 fail:

@@ -415,10 +415,12 @@ static void *request_thread(void *remote) {
 int remote_request_start_thread(struct remote *r, struct error *e) {
     r->events_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     r->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (r->events_fd < 0 || r->wake_fd < 0)
+        return error_set(e, ERR_RUNTIME, "no descriptor for connections: %s", error_reason(errno));
     r->multi = curl.multi_init();
-    if (r->events_fd < 0 || r->wake_fd < 0 || !r->multi) return error_set(e, ERR_MEMORY, "no memory for connections");
+    if (!r->multi) return error_set(e, ERR_MEMORY, "no memory for connections");
     r->started = sig_start_thread(&r->thread, request_thread, r);
-    return r->started ? 0 : error_set(e, ERR_RUNTIME, "cannot start a thread for connections");
+    return r->started ? 0 : error_set(e, ERR_RUNTIME, "cannot start a thread for connections: %s", error_reason(errno));
 }
 
 static void event_free(struct remote_event *p) {

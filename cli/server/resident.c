@@ -60,7 +60,7 @@ int resident_claim(int *lock, struct error *e) {
     if (rc) return rc;
     if (!dir_is_private(path)) return refuse_shared_dir(path, e);
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (fd < 0) return error_set(e, ERR_RUNTIME, "%.300s: %s", path, strerror(errno));
+    if (fd < 0) return error_set(e, ERR_RUNTIME, "%.300s: %s", path, error_reason(errno));
     if (flock(fd, LOCK_EX | LOCK_NB)) {
         rc = errno == EWOULDBLOCK
                  ? error_set(e, ERR_RUNTIME,
@@ -75,10 +75,10 @@ int resident_claim(int *lock, struct error *e) {
 
 int resident_listen(int *out, const char *path, struct error *e) {
     struct sockaddr_un sa = socket_address(path);
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     unlink(path); /* a stale socket: we hold the lock */
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0 || bind(fd, (struct sockaddr *)&sa, sizeof sa) || chmod(path, 0600) || listen(fd, 256)) {
-        int rc = error_set(e, ERR_RUNTIME, "%s: %s", path, strerror(errno));
+        int rc = error_set(e, ERR_RUNTIME, "%s: %s", path, error_reason(errno));
         if (fd >= 0) close(fd);
         return rc;
     }

@@ -86,7 +86,7 @@ static int listen_port(struct server *s, const char *where, struct error *e) {
     /* a connection of the previous server may still be closing */
     if (fd >= 0) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &(int){1}, sizeof(int));
     if (fd < 0 || bind(fd, sa, size) || listen(fd, 256) || getsockname(fd, sa, &size)) {
-        rc = error_set(e, ERR_RUNTIME, "--listen %s: %s", where, strerror(errno));
+        rc = error_set(e, ERR_RUNTIME, "--listen %s: %s", where, error_reason(errno));
         if (fd >= 0) close(fd);
         return rc;
     }

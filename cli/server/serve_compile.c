@@ -2,6 +2,7 @@
  * on threads of their own, so that one that takes long delays no connection and no other answer. Clients are served
  * round-robin, each with one thread at a time. A thread runs at full priority for a moment, then gives way to the
  * threads that compute. */
+#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stddef.h>
@@ -117,7 +118,7 @@ static void *run_job(void *job) {
 int serve_compile_open(struct server *s, struct error *e) {
     s->compile_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     s->fast_s = FAST_MS * 1e-3;
-    return s->compile_fd >= 0 ? 0 : error_set(e, ERR_RUNTIME, "--serve: no event descriptor");
+    return s->compile_fd >= 0 ? 0 : error_set(e, ERR_RUNTIME, "--serve: %s", error_reason(errno));
 }
 
 static bool client_may_compile(const void *server, const struct fair_entry *t) {

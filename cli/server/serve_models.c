@@ -1,3 +1,4 @@
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -302,7 +303,7 @@ int serve_models_open(struct server *s, struct error *e) {
     if (s->has_models && !s->max_models)
         return error_set(e, ERR_USAGE, "--max-models: 1 or more, or a size, is required");
     s->model_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (s->model_fd < 0) return error_set(e, ERR_RUNTIME, "--serve: no event descriptor");
+    if (s->model_fd < 0) return error_set(e, ERR_RUNTIME, "--serve: %s", error_reason(errno));
     TRY(open_find_model(a, e));
     if (!s->has_models) {
         TRY(resident_identity(a, &s->identity, e));

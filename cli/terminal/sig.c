@@ -150,9 +150,10 @@ bool sig_start_thread(pthread_t *t, void *(*fn)(void *), void *arg) {
     sigfillset(&all);
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) sigdelset(&all, faults[i]);
     pthread_sigmask(SIG_SETMASK, &all, &old);
-    const bool started = !pthread_create(t, NULL, fn, arg);
+    const int failed = pthread_create(t, NULL, fn, arg);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
-    return started;
+    if (failed) errno = failed;
+    return !failed;
 }
 void sig_at_exit(void (*fn)(void)) { at_exit = fn; }
 void sig_clear_interrupt(void) { interrupted = 0; }

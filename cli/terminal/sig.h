@@ -22,6 +22,6 @@ void sig_wake(void); /* makes sig_fd readable, from another thread */
 /* sets the function that sig_die calls after it restores the terminal; async-signal-safe */
 void sig_at_exit(void (*fn)(void));
 /* Starts a thread in which the signals of the process are blocked: they belong to the terminal thread. Faults stay
- * enabled. */
+ * enabled. false: errno says why there is none. */
 bool sig_start_thread(pthread_t *t, void *(*fn)(void *), void *arg);
 _Noreturn void sig_die(int sig); /* restores the terminal, then the default action */

@@ -100,7 +100,7 @@ int child_start(struct child *c, const char *const *argv, int dir, struct error 
     child_orphans_remove(c);
     c->pid = 0;
     if (no_memory) return error_set(e, ERR_MEMORY, "no memory to start %s", argv[0]);
-    return error_set(e, ERR_RUNTIME, "%s: cannot be started: %s", argv[0], strerror(rc));
+    return error_set(e, ERR_RUNTIME, "%s: cannot be started: %s", argv[0], error_reason(rc));
 }
 
 void child_close(int *fd) {

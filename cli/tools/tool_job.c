@@ -39,10 +39,12 @@ int tool_job_start(struct tool_job **out, const struct tool *t, const struct buf
     j->tool = t;
     j->seen = seen;
     j->cancel_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    const int failed = errno;
     int rc = buf_add(&j->arguments, arguments->data, arguments->len) ? error_set(e, ERR_MEMORY, "no memory") : 0;
-    if (!rc && j->cancel_fd < 0) rc = error_set(e, ERR_RUNTIME, "no descriptor for a tool call");
+    if (!rc && j->cancel_fd < 0)
+        rc = error_set(e, ERR_RUNTIME, "no descriptor for a tool call: %s", error_reason(failed));
     if (!rc && !sig_start_thread(&j->thread, job_thread, j))
-        rc = error_set(e, ERR_RUNTIME, "cannot start a thread for a tool call");
+        rc = error_set(e, ERR_RUNTIME, "cannot start a thread for a tool call: %s", error_reason(errno));
     if (!rc) return 0;
     job_free(j);
     *out = NULL;

@@ -397,8 +397,8 @@ int int4_open(struct int4 **out, const struct weights *w, enum cpu_level level, 
         if (ffns_of(w, l) && !(d->experts[l] = mem_calloc((size_t)n_ffns(w), sizeof **d->experts)))
             rc = error_set(e, ERR_MEMORY, "no memory for an INT4 draft");
     if (!rc && (!d->sums || !d->experts)) rc = error_set(e, ERR_MEMORY, "no memory for an INT4 draft");
-    if (!rc && pthread_create(&d->thread, NULL, int4_thread, d))
-        rc = error_set(e, ERR_RUNTIME, "cannot start the INT4 draft thread");
+    const int failed = rc ? 0 : pthread_create(&d->thread, NULL, int4_thread, d);
+    if (failed) rc = error_set(e, ERR_RUNTIME, "cannot start the INT4 draft thread: %s", error_reason(failed));
     d->started = !rc;
     if (rc) int4_close(out);
     return rc;

@@ -3,6 +3,7 @@ models."""
 import json
 import os
 import re
+import subprocess
 import sys
 import unittest
 
@@ -53,6 +54,16 @@ class Structured(Case):
                 self.assertTrue(first in (4, 5, 6) and second in (True, False), got)
             seen |= set(got["null"])
         self.assertTrue(len(got["code"]) <= 3 and seen == {"a", "b", None}, (got, seen))
+
+    def test_limit_of_files(self):
+        """Wherever `ulimit -n` ends the start, the message names that limit."""
+        codes = set()
+        for n in range(5, 14):
+            p = subprocess.run(["sh", "-c", f'ulimit -n {n}; exec "$0" --no-attach --no-save -p hi', driver.BIN], env=self.env, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                               timeout=driver.PATIENCE)
+            codes.add(p.returncode)
+            self.assertTrue(p.returncode == 0 or (p.returncode in (1, 3) and "ulimit -n" in p.stderr), (n, p))
+        self.assertTrue(0 in codes and 1 in codes, codes)
 
     def test_drafts_change_nothing(self):
         for seed in range(3):
