@@ -55,6 +55,21 @@ class Structured(Case):
             seen |= set(got["null"])
         self.assertTrue(len(got["code"]) <= 3 and seen == {"a", "b", None}, (got, seen))
 
+    def test_as_serializers_write(self):
+        """null for what is not set, `required` beside a property, and formats of numbers and enums say what their authors mean."""
+        few, unset = {"enum": ["a", "b"], "format": "enum", "pattern": None}, {"type": "array", "items": None, "minItems": 1, "maxItems": 1, "prefixItems": None, "contains": None}
+        pair = {"type": "array", "items": [{"const": 1}], "additionalItems": None, "minItems": 1, "maxItems": 1}
+        inner = {"type": "object", "properties": {"a": {**few, "required": True}, "b": {"type": "null", "required": False}, "c": {"const": None, "required": True}}, "required": ["c"],
+                 "additionalProperties": None, "minProperties": None}
+        schema = {"type": "object", "properties": {"in": {**inner, "required": True}, "list": unset, "pair": pair, "long": {"type": ["string", "integer"], "format": "int64"}}, "anyOf": None,
+                  "required": ["list", "pair", "long"], "$defs": None}
+        for seed in range(4):
+            got = json.loads(self.answer("--schema", json.dumps(schema), "--seed", str(seed), "--temp", "2"))
+            self.assertTrue(got["in"]["a"] in ("a", "b") and "c" in got["in"] and set(got["in"]) <= {"a", "b", "c"} and len(got["list"]) == 1 and got["pair"] == [1], got)
+            int(got["long"])
+        none = {"type": "object", "properties": None, "required": None, "maxProperties": 0}
+        self.assertEqual(json.loads(self.answer("--schema", json.dumps(none))), {})
+
     def test_limit_of_files(self):
         """Wherever `ulimit -n` ends the start, the message names that limit."""
         codes = set()

@@ -233,6 +233,8 @@ change("calls-embedded-stream", "a stream sends a value that may go on", "unit_t
 change("calls-any-of", "anyOf in a parameter's schema says nothing", "unit_tools", ("tokenizer/chat/tool_calls_values.c", "json_get(schema, \"anyOf\"), false, depth, parts)", "NULL, false, depth, parts)"))
 change("calls-python", "Python's constants in tags are strings", "unit_tools", ("tokenizer/chat/tool_calls_values.c", "const char *constant = constant_of(v, kinds);", "const char *constant = NULL;"))
 change("schema-nullable", "nullable says nothing", "e2e_structured", ("tokenizer/grammar/schema_older.c", "if (is_root || !is_true(json_get(in, \"nullable\"))) return 0;", "return 0;"))
+change("schema-unset", "null for a keyword that is not set is refused", "e2e_structured", ("tokenizer/grammar/schema_older.c", "if (schema_is_unset(key)) return 0;", ""))
+change("schema-required", "required: true in a property says nothing", "e2e_structured", ("tokenizer/grammar/schema_older.c", "TRY(add_required(a, in, &m));", ""))
 change("limit-of-files", "the limit of open files has no remedy", "e2e_structured", ("base/error.c", "a larger limit helps (ulimit -n)", "no more"))
 change("schema-exclusive", "exclusiveMinimum: true says nothing", "e2e_structured", ("tokenizer/grammar/schema_older.c", "return add(m, text(bounds[i][1]), *value), 0;", "break;"))
 change("forms-two-answers", "answers that follow each other are refused by templates", "unit_forms", ("tokenizer/chat/chat_forms.c", "if (joins) return join_last(t, &m, e);", ""))

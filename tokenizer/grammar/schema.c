@@ -3,7 +3,6 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/buf.h"
@@ -61,34 +60,6 @@ const char *schema_at_item(struct schema *s, const char *at, const char *key, ui
 
 /* --- conjunctions ----------------------------------------------------------------------------- */
 
-/* Finds the schema that a reference such as "#/$defs/a~1b" names. */
-static const struct json *resolve(struct schema *s, const struct json *ref) {
-    const char *p = ref->string, *end = p + ref->n;
-    const struct json *j = s->root;
-    if (p == end || *p++ != '#') return NULL;
-    while (j && p < end) {
-        char key[512];
-        size_t n = 0;
-        if (*p++ != '/') return NULL;
-        for (; p < end && *p != '/' && n < sizeof key - 1; p++) {
-            char c = *p;
-            if (c == '~' && p + 1 < end) c = *++p == '0' ? '~' : '/';
-            else if (c == '%' && end - p > 2) {
-                unsigned v;
-                char hex[3] = {p[1], p[2], 0};
-                if (sscanf(hex, "%x", &v) != 1) return NULL;
-                c = (char)v, p += 2;
-            }
-            key[n++] = c;
-        }
-        key[n] = 0;
-        if (j->type == JSON_ARRAY)
-            j = strspn(key, "0123456789") == n && n && n < 9 ? json_at(j, (uint32_t)strtoul(key, NULL, 10)) : NULL;
-        else j = json_get(j, key);
-    }
-    return j && (j->type == JSON_OBJECT || j->type == JSON_BOOL) ? j : NULL;
-}
-
 /* A branch of alternatives names a schema that c already has: makes the alternatives of that part, and of the parts
  * that it refers to, count again. */
 static void restore_alternatives(struct schema *s, struct conj *c, const struct json *j, bool *seen) {
@@ -98,7 +69,7 @@ static void restore_alternatives(struct schema *s, struct conj *c, const struct 
     seen[i] = true;
     c->v[i].skip &= PART_NO_VALUES;
     const struct json *ref = json_get(j, "$ref"), *all = json_get(j, "allOf"), *more = schema_rewritten(s, j);
-    if (ref) restore_alternatives(s, c, resolve(s, ref), seen);
+    if (ref) restore_alternatives(s, c, schema_reference(s, ref), seen);
     for (uint32_t k = 0; more && k < more->n; k++) restore_alternatives(s, c, &more->items[k], seen);
     for (uint32_t k = 0; all && k < all->n; k++) restore_alternatives(s, c, &all->items[k], seen);
 }
@@ -114,8 +85,9 @@ int schema_add_part(struct schema *s, struct conj *c, const struct json *j, cons
     c->v[c->n++] = (struct part){j, at, 0};
     const struct json *ref = json_get(j, "$ref"), *all = json_get(j, "allOf"), *more;
     if (ref) {
-        const struct json *target = resolve(s, ref);
+        const struct json *target = schema_reference(s, ref);
         const char *name = arena_strndup(s->arena, ref->string, ref->n);
+        TRY(effort_spend(s->effort, 0));
         if (!target)
             return schema_fail(s, at, "$ref", "no schema at %.*s; only references within the document are supported",
                                (int)(ref->n < 80 ? ref->n : 80), ref->string);

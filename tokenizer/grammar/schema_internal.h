@@ -77,11 +77,17 @@ int schema_open(struct schema *s, struct grammar *g, struct effort *effort, cons
 int schema_compile(struct schema *s, const struct conj *c, expr_id *out);
 /* Fails for an unknown or unsupported keyword of one schema, or for one with a value of the wrong kind. */
 int schema_check_keywords(struct schema *s, const struct json *j, const char *at);
+/* null for a keyword that has no such value, as serializers write what is not set. `type: null` is not one: documents
+ * in YAML mean the type by it. */
+bool schema_is_unset(const struct json *key);
 bool schema_says_nothing(const struct json *key); /* an annotation, or where schemas for references are */
 unsigned schema_type_bits(const struct json *type);
 /* What the value of a keyword has in it. */
 enum schema_holding { HOLDS_NOTHING, HOLDS_SCHEMA, HOLDS_LIST, HOLDS_MAP };
 enum schema_holding schema_holding_of(const struct json *key);
+
+/* schema_reference.c: the schema of the document that a $ref names; NULL: none, or the effort is spent. */
+const struct json *schema_reference(struct schema *s, const struct json *ref);
 
 /* schema_older.c: returns a copy of a schema of any draft in the words of 2020-12, the others' only words; NULL: no
  * memory. */

@@ -171,6 +171,13 @@ static bool is_annotation(const struct json *key) {
         known = json_is(key, tool_annotations[k]);
     return known;
 }
+bool schema_is_unset(const struct json *key) {
+    if (key[1].type != JSON_NULL) return false;
+    for (size_t k = 0; k < sizeof keywords / sizeof *keywords; k++)
+        if (json_is(key, keywords[k].name)) return keywords[k].kind != ANY && keywords[k].kind != TYPES;
+    return false;
+}
+
 bool schema_says_nothing(const struct json *key) {
     return is_annotation(key) || json_is(key, "$defs") || json_is(key, "definitions");
 }

@@ -3,6 +3,9 @@
  *   minimum 1, exclusiveMinimum true (and maximum) -> exclusiveMinimum 1
  *   nullable true, beside other keywords           -> anyOf [those, {type null}]
  *   format password, byte, binary                  -> none: any string
+ *   format enum                                    -> none: enum stands beside it
+ *   properties {a: {required true}}                -> required [a]
+ *   null for a keyword that it cannot stand for    -> none
  */
 #include <string.h>
 
@@ -45,11 +48,13 @@ static int translate_map(struct arena *a, const struct json *in, struct json *ou
 
 /* Adds a member of a schema in today's words. */
 static int add_member(struct arena *a, const struct json *schema, const struct json *key, struct object *m) {
-    static const char *const formats[] = {"password", "byte", "binary"}, *const bounds[][2] = {
-                                                                             {"minimum", "exclusiveMinimum"},
-                                                                             {"maximum", "exclusiveMaximum"}};
+    static const char *const formats[] = {"password", "byte", "binary", "enum"}, *const bounds[][2] = {
+                                                                                     {"minimum", "exclusiveMinimum"},
+                                                                                     {"maximum", "exclusiveMaximum"}};
     const struct json *value = key + 1, *rest = json_get(schema, "additionalItems");
     struct json new = *value;
+    if (schema_is_unset(key)) return 0;
+    if (json_is(key, "required") && value->type == JSON_BOOL) return 0; /* the schema around this one lists it */
     if (json_is(key, "nullable") && value->type == JSON_BOOL) return 0;
     if (json_is(key, "additionalItems")) return 0; /* with a list of items, below; else it says nothing */
     for (size_t i = 0; json_is(key, "format") && i < sizeof formats / sizeof *formats; i++)
@@ -62,6 +67,7 @@ static int add_member(struct arena *a, const struct json *schema, const struct j
     if (json_is(key, "items") && value->type == JSON_ARRAY) {
         TRY(translate_list(a, value, &new));
         if (new.n) add(m, text("prefixItems"), new);
+        if (rest && rest->type == JSON_NULL) rest = NULL;
         if (rest) TRY(translate(a, rest, false, &new));
         if (rest) add(m, text("items"), new);
         return 0;
@@ -73,6 +79,34 @@ static int add_member(struct arena *a, const struct json *schema, const struct j
     return add(m, *key, new), 0;
 }
 
+static bool lists(const struct json *names, const struct json *name) {
+    bool found = false;
+    for (uint32_t i = 0; names && names->type == JSON_ARRAY && i < names->n; i++)
+        found |= json_equal(&names->items[i], name);
+    return found;
+}
+/* Adds the properties whose schemas have `required: true` to the required ones. */
+static int add_required(struct arena *a, const struct json *schema, struct object *m) {
+    const struct json *properties = json_get(schema, "properties"), *listed = json_get(schema, "required");
+    const uint32_t n = properties && properties->type == JSON_OBJECT ? properties->n : 0,
+                   had = listed && listed->type == JSON_ARRAY ? listed->n : 0;
+    struct json *names = NULL;
+    uint32_t count = had, at = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct json *name = &properties->items[2 * i];
+        if (!is_true(json_get(name + 1, "required")) || lists(listed, name)) continue;
+        if (!names && !(names = arena_alloc(a, ((size_t)had + n) * sizeof *names))) return ERR_MEMORY;
+        names[count++] = *name;
+    }
+    if (!names) return 0;
+    if (had) memcpy(names, listed->items, had * sizeof *names);
+    while (at < m->n && !json_is(&m->v[2 * at], "required")) at++;
+    if (at == m->n) m->n++;
+    m->v[2 * at] = text("required");
+    m->v[2 * at + 1] = (struct json){.type = JSON_ARRAY, .n = count, .items = names};
+    return 0;
+}
+
 /* Of the root, whose $defs must stay where they are, nullable is not obeyed: an answer is not null, then. */
 static int translate(struct arena *a, const struct json *in, bool is_root, struct json *out) {
     *out = *in;
@@ -80,6 +114,7 @@ static int translate(struct arena *a, const struct json *in, bool is_root, struc
     struct object m = {arena_alloc(a, 2 * ((size_t)in->n + 1) * sizeof *m.v), 0}, either, null;
     if (!m.v) return ERR_MEMORY;
     for (uint32_t i = 0; i < in->n; i++) TRY(add_member(a, in, &in->items[2 * i], &m));
+    TRY(add_required(a, in, &m));
     *out = (struct json){.type = JSON_OBJECT, .n = m.n, .items = m.v};
     if (is_root || !is_true(json_get(in, "nullable"))) return 0;
     either = (struct object){arena_alloc(a, 4 * sizeof *either.v), 0};

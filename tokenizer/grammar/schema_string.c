@@ -12,6 +12,10 @@
 #define BYTE  "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 #define LABEL "([a-z]([a-z0-9-]{0,20}[a-z0-9])?)"
 #define HOST  LABEL "(\\." LABEL "){1,4}"
+/* numbers in strings, as services write those that exceed a double */
+#define WHOLE  "(0|[1-9][0-9]{0,8})"
+#define LONG   "(0|[1-9][0-9]{0,17})"
+#define NUMBER "^-?(0|[1-9][0-9]{0,9})(\\.[0-9]{1,6})?$"
 
 /* A part of each format, which every validator accepts. */
 static const struct {
@@ -36,6 +40,13 @@ static const struct {
     {"json-pointer", "^(/[A-Za-z0-9_.-]*)*$"},
     {"relative-json-pointer", "^([0-9]|[1-9]{2,3})(#|(/[A-Za-z0-9_.-]*)*)$"},
     {"regex", "^[A-Za-z0-9 _-]*$"},
+    {"int32", "^-?" WHOLE "$"},
+    {"uint32", "^" WHOLE "$"},
+    {"int64", "^-?" LONG "$"},
+    {"uint64", "^" LONG "$"},
+    {"float", NUMBER},
+    {"double", NUMBER},
+    {"decimal", NUMBER},
 };
 
 static const char *format_pattern(const struct json *name) {
@@ -101,11 +112,11 @@ static int content_lang(struct schema *s, const struct conj *c, bool *allows_all
         for (int i = 0; schema_keyword(c, &i, keywords[k], &text); i++) {
             const char *pattern = k ? format_pattern(text) : text->string;
             if (!pattern)
-                return schema_fail(s, c->v[i].at, "format",
-                                   "%.*s is not supported; date, time, date-time, duration, email, hostname, ipv4, "
-                                   "ipv6, uuid, uri, uri-reference, "
-                                   "uri-template, json-pointer, regex and their relative and international forms are",
-                                   (int)(text->n < 40 ? text->n : 40), text->string);
+                return schema_fail(
+                    s, c->v[i].at, "format",
+                    "%.*s is not supported; date, time, date-time, duration, email, hostname, ipv4, ipv6, uuid, uri, "
+                    "uri-reference, uri-template, json-pointer, regex, int64, double and their like are",
+                    (int)(text->n < 40 ? text->n : 40), text->string);
             int rc = add_pattern(s, pattern, k ? strlen(pattern) : text->n, *allows_all, l, &e);
             if (rc) return schema_fail_text(s, c->v[i].at, keywords[k], rc, "", &e);
             *allows_all = false;
