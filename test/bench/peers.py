@@ -128,11 +128,12 @@ def stream(cmd, **environment):
     return rows
 
 
-def answer_time(cmd):
-    """{test: tokens/s} of an answer, from the command to its end."""
+def answer_time(cmd, tokens=lambda out: ANSWER):
+    """{test: tokens/s} of an answer, from the command to its end. tokens: how many its output has."""
     begin = time.perf_counter()
-    subprocess.run(cmd, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=SLOW)
-    return {ANSWERED: ANSWER / (time.perf_counter() - begin)}
+    out = subprocess.run(cmd, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=SLOW).stdout
+    took = time.perf_counter() - begin
+    return {ANSWERED: tokens(out) / took}
 
 
 def hearth(a, job, threads):
@@ -152,7 +153,8 @@ def hearth(a, job, threads):
             text = call([os.path.join(job["build"], "test/bench/bench_decode"), job["model"], str(threads), "16", str(n), "32"])
             out[f"decode, {n} sessions"] = float(re.search(r"([0-9.]+) tok/s", text).group(1))
     if a.model:
-        out.update(answer_time([program, "-m", job["model"], "-t", str(threads), "-n", str(ANSWER), "--temp", "0", "-p", QUESTION]))
+        out.update(answer_time([program, "-m", job["model"], "-t", str(threads), "-n", str(ANSWER), "--temp", "0", "--json", "-p", QUESTION],
+                               lambda text: json.loads(text)["usage"]["answer_tokens"]))
     return out
 
 
