@@ -47,6 +47,7 @@ CASES = [
     ("a grapheme of five bytes, and one of more", unigram(), None, "ﬁ\u0301 e\u0301 カ\u3099", [259, 285, 259, 281, 259, 230, 133, 174, 230, 133, 175]), ("CR before LF", unigram(), None, "a\r\nb", [259, 262, 16, 259, 101]),
     ("no pre-tokenizer", unigram(pre=None), None, "the and", [273, 35, 279]), ("no normalizer", unigram(normalizer=None), None, "ﬁn the\n", [259, 242, 175, 132, 264, 274, 13]),
     ("the spelling of a byte", unigram(), None, "<0x41>", [259, 68]), ("the unknown token's spelling", unigram(), None, "a<unk>b", [259, 262, 63, 120, 113, 110, 65, 101]),
+    ("equal sums", unigram(normalizer=None, pre=None, fallback=False, pieces=[["<unk>", 0.0], ["a", -1.0], ["b", -1.0], ["ab", -2.0], ["c", -1.5], ["bc", -2.5], ["abc", -3.5]]), None, "cababc", [4, 3, 6]),
     ("two pieces with one text", unigram(pieces=PIECES + [["the", -1.0]]), None, "the then", [259, 288, 259, 288, 264]),
     ("positive scores", unigram(pieces=[[s, n + 40] for s, n in PIECES]), None, "the thexand", [259, 261, 266, 260, 259, 261, 266, 260, 123, 262, 264, 270]),
     ("a control token", unigram([token(1, "<s>")]), None, "<s>the</s>", [1, 274, 2]),
