@@ -12,7 +12,7 @@
 #include "tokenizer/tokenizer_internal.h"
 
 static const uint32_t NO_PIECE = UINT32_MAX;
-static const double UNKNOWN_PENALTY = 10; /* of an unknown character below the lowest score of a piece */
+static const double UNKNOWN_PENALTY = 10; /* the score of an unknown character is this far below the lowest one */
 
 static int no_memory(struct error *e) { return error_set(e, ERR_MEMORY, "no memory for the vocabulary"); }
 
@@ -107,14 +107,14 @@ void unigram_free(struct unigram *u) {
 
 /* --- encoding --------------------------------------------------------------------------------- */
 
-/* The best way to a place in the word, and after the search the way on from it. */
+/* A position in the word: the best pieces up to it, and after the search the piece that begins there. */
 struct path_end {
     union {
         double score;  /* sum of the pieces' scores */
         uint32_t next; /* end of the piece that begins here */
     };
-    uint32_t begin; /* of the last piece */
-    uint32_t id;    /* of the last piece; after the search, of the one that begins here */
+    uint32_t begin; /* where the last piece begins */
+    uint32_t id;    /* the last piece; after the search, the one that begins here */
 };
 static const uint32_t UNKNOWN = UINT32_MAX, UNREACHED = UINT32_MAX;
 

@@ -106,9 +106,6 @@ static int commit_range(uint8_t *base, size_t from, size_t to) {
 static size_t committed_end(const struct kv_plane_layout *at, size_t bytes) {
     return align_up(bytes, at->large_from ? MEM_HUGE_PAGE : MEM_PAGE);
 }
-int kv_renew_data(uint8_t *data, const struct kv_plane_layout *at, size_t bytes) {
-    return bytes ? mem_zero_pages(data, committed_end(at, bytes)) : 0;
-}
 static int commit_plane(void *ctx, const struct kv_plane *p, const struct kv_plane_layout *at) {
     const struct commit_call *r = ctx;
     uint8_t *base = r->kv->pages;
@@ -147,12 +144,22 @@ static void enlarge(struct kv *kv, int end) {
     enum { LOOKS = 16, COPIES = 2 }; /* tokens between two looks; per token, at least */
     struct enlarge_call r = {kv, end, COPIES, kv->large};
     if (end > kv->used) r.copies += (end - kv->used) / LOOKS;
-    if (kv->large) kv_each_plane(kv, enlarge_plane, &r);
+    kv_each_plane(kv, enlarge_plane, &r);
     kv->next_look = end + (r.is_pending ? 1 : LOOKS);
 }
-void kv_forget_large(struct kv *kv) {
+static int renew_plane(void *ctx, const struct kv_plane *p, const struct kv_plane_layout *at) {
+    struct kv *kv = ctx;
+    const struct kv_row_range rows = kv_row_range_of(p, 0, kv->committed / at->tokens_per_row);
+    if (at->fixed_rows) return 0;
+    const int rc = rows.bytes ? mem_zero_pages(kv->pages + at->data, committed_end(at, rows.bytes)) : 0;
+    return !rc && rows.n_scales
+               ? mem_zero_pages(kv->pages + at->scale, align_up(rows.n_scales * sizeof(float), MEM_PAGE))
+               : rc;
+}
+int kv_renew(struct kv *kv) {
     kv->used = kv->next_look = 0;
-    if (kv->large) memset(kv->large, 0, kv->n_planes * sizeof *kv->large);
+    memset(kv->large, 0, kv->n_planes * sizeof *kv->large);
+    return kv_each_plane(kv, renew_plane, kv);
 }
 
 int kv_commit(struct kv *kv, int end, struct error *e) {

@@ -92,12 +92,10 @@ struct kv_plane_layout {
  * result and returns it. */
 int kv_each_plane(const struct kv *kv, int (*fn)(void *ctx, const struct kv_plane *p, const struct kv_plane_layout *at),
                   void *ctx);
-/* Replaces the first `bytes` of a plane's data, which are committed, at kv.pages + at->data, by zero pages. 0, or
- * ERR_MEMORY. kv_forget_large: all planes were. */
-int kv_renew_data(uint8_t *data, const struct kv_plane_layout *at, size_t bytes);
-void kv_forget_large(struct kv *kv);
 /* Commits memory for positions up to `end`. Must precede writes. ERR_MEMORY leaves the cache unchanged. */
 int kv_commit(struct kv *kv, int end, struct error *e);
+/* Replaces the committed rows by zeros, whatever was mapped there (kv_image_map). 0, or ERR_MEMORY. */
+int kv_renew(struct kv *kv);
 
 /* Row of the state at pos in the state planes; -1: not saved. */
 int kv_state_find(const struct kv *kv, int pos);

@@ -118,17 +118,3 @@ int kv_image_map(struct kv *kv, int from, int to, bool state, int fd, off_t at, 
     kv_rewind(kv, from); /* drop the incomplete state */
     return error_set(e, rc, "no memory for a KV cache of %d tokens", to);
 }
-
-static int renew_plane(void *ctx, const struct kv_plane *p, const struct kv_plane_layout *at) {
-    struct kv *kv = ctx;
-    struct kv_row_range rows = kv_row_range_of(p, 0, kv->committed / at->tokens_per_row);
-    if (at->fixed_rows) return 0;
-    int rc = kv_renew_data(kv->pages + at->data, at, rows.bytes);
-    return !rc && rows.n_scales
-               ? mem_zero_pages(kv->pages + at->scale, align_up(rows.n_scales * sizeof(float), MEM_PAGE))
-               : rc;
-}
-int kv_image_unmap(struct kv *kv) {
-    kv_forget_large(kv);
-    return kv_each_plane(kv, renew_plane, kv);
-}

@@ -26,5 +26,3 @@ void kv_image_replace(struct kv *kv, int from, int to, int state, int fd, off_t 
 /* Maps positions [from, to) from an image, and its state at `to` if it has one. Earlier positions must be present. On
  * ERR_MEMORY the positions are not valid. */
 int kv_image_map(struct kv *kv, int from, int to, bool state, int fd, off_t at, struct error *e);
-/* Replaces all mappings by fresh private memory. ERR_MEMORY: images may still be mapped. */
-int kv_image_unmap(struct kv *kv);

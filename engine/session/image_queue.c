@@ -37,7 +37,7 @@ static double expected(const struct engine *eng, const struct engine_image *imag
     const int n = image->grid_h * image->grid_w;
     const struct tower_work w = tower_work(eng->tower, n);
     return cost_tower(&eng->cost,
-                      &(struct cost_tower){.weights = cost_format_of((enum dtype)eng->tower->layers[0].qkv.dtype),
+                      &(struct cost_tower){.weights = cost_format_of((enum dtype)eng->tower->layers[0].proj.dtype),
                                            .patches = n,
                                            .bytes = w.bytes,
                                            .flops = w.flops,

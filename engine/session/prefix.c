@@ -153,7 +153,7 @@ int prefix_tokens_to_keep(const struct session *s, int keep, int n, int flags) {
 void prefix_begin_turn(struct session *s) {
     struct prefix *p = &s->prefix;
     truncate_chunks(p, s->n_kv);
-    if (s->n_kv || !p->n_mapped_blocks || kv_image_unmap(&s->kv)) return;
+    if (s->n_kv || !p->n_mapped_blocks || kv_renew(&s->kv)) return;
     while (p->n_mapped_blocks) kv_shared_unref(p->mapped_blocks[--p->n_mapped_blocks]);
 }
 

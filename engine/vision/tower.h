@@ -55,7 +55,7 @@ struct tower_config {
     uint8_t filter; /* enum resample_filter */
     double rescale, mean[3], std[3];
     int32_t image_token; /* placeholder of an image in the template's text */
-    int32_t table_token; /* whose rows of tables by token the tokens of an image take */
+    int32_t table_token; /* tables by token give an image's tokens the rows of this one */
     int32_t marks[2];    /* tokens before an image and after it; 0: none */
 };
 /* One of the tower's mergers. The first kind: norm, two linear layers with an exact GELU between them; a deep one norms
@@ -110,18 +110,18 @@ extern const struct tower_family tower_family_qwen3_vl, tower_family_qwen3_vl_mo
     tower_family_qwen3_5_moe, tower_family_qwen4_exp, tower_family_glm4v_moe, tower_family_kimi_k25,
     tower_family_gemma4;
 
-/* Opens the vision tower of an opened checkpoint. If there is none that hearth can compute, *out is NULL and `why` says
- * why. file: a GGUF file that has the tower of a GGUF model (--mmproj); NULL: an mmproj*.gguf beside the model that
+/* Opens the vision tower of an opened checkpoint. Without one that hearth can compute, *out is NULL and `why` gives the
+ * reason. file: the GGUF file with the tower of a GGUF model (--mmproj); NULL: the mmproj*.gguf beside the model that
  * fits it. A tower that is damaged, or does not fit, is no error but the reason why there is none; of a given file it
  * is ERR_MODEL. ERR_USAGE: a file for a model that is none of GGUF. Vectors are in w's arena. */
 int tower_open(struct tower **out, struct weights *w, const char *file, char *why, size_t why_size, struct error *e);
 void tower_close(struct tower **t);
 void tower_limit(struct tower *t, int tokens); /* makes larger images smaller than the model would have them */
-int tower_most_tokens(const struct tower *t);  /* of an image, where its limits count patches */
+int tower_most_tokens(const struct tower *t);  /* tokens of the largest image; the limits count patches */
 /* floats of a token: its row, then one row for each deep merger */
 static inline int tower_row_floats(const struct tower *t) { return (1 + t->config.n_deep) * t->config.out; }
 
-/* What the tower computes of an image of n patches. */
+/* The tower's work for an image of n patches. */
 struct tower_work {
     double flops, attention_flops; /* of products, and of attention */
     double bytes;                  /* of weights */

@@ -131,6 +131,7 @@ int main(int argc, char **argv) {
     int32_t tokens[SESSIONS];
     vocab = c->vocab;
     for (int s = 0; s < n; s++) {
+        /* room for more, so that planes can have large pages, as those of sessions */
         if (kv_open(&kv[s], c, kv_planes, arg[1] + steps + 8192, DT_BF16, &e) || kv_commit(&kv[s], arg[1], &e))
             return fail(&e);
         for (int l = 0; l < c->n_layers; l++) { /* the content does not matter, but the rows must exist */

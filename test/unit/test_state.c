@@ -13,7 +13,6 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/test_limits.h"
-#include "engine/kv/kv_image.h"
 #include "engine/session/engine_state.h"
 #include "test/unit/session.h"
 
@@ -221,7 +220,7 @@ static void blocks_in_use_become_large_pages(void **st) {
     if (kv_commit(&kv, 3 * BLOCK, &e)) fail_msg("%s", e.text);
     memset(data + ROW * EARLY, 1, 3 * MEM_HUGE_PAGE - ROW * EARLY);
     assert_int_equal(large_pages_at(data), 3);
-    assert_int_equal(kv_image_unmap(&kv), 0);
+    assert_int_equal(kv_renew(&kv), 0);
     if (kv_commit(&kv, BLOCK, &e)) fail_msg("%s", e.text);
     assert_int_equal(data[0], 0);
     data[0] = 1;

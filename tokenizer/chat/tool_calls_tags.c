@@ -77,14 +77,14 @@ static bool take_name(struct markup_range *in, bool is_attribute, struct markup_
 /* Names of the elements of calls and of their arguments. */
 struct elements {
     const char *call, *argument;
-    bool are_attributes; /* names are attributes of the tags, else behind '=' */
+    bool are_attributes; /* names are attributes of the tags; otherwise they follow '=' */
     bool keeps_line_ends, have_cdata;
 };
 #define CDATA     "<![CDATA["
 #define CDATA_END "]]>"
 
-/* Finds the text of a value in CDATA, which may have any tag in it, up to the tag that closes the argument. A text with
- * CDATA_END stands in two sections in a row: these are put together in joined. */
+/* Finds the text of a value in CDATA, up to the tag that closes the argument; any tag may stand in the text. A text
+ * that contains CDATA_END is written as two sections in a row, which are joined in `joined`. */
 static bool take_cdata(struct markup_range *rest, const char *close, struct buf *joined, struct markup_range *value) {
     struct markup_range at = *rest, part, between;
     joined->len = 0;
