@@ -147,7 +147,13 @@ static void each_thread(void *arg, int thread, int n_threads) {
 int cpu_exec_for_each(struct cpu_exec *x, int n_tasks, exec_fn fn, void *arg) {
     struct each_task e = {x, fn, arg};
     cpu_exec_split_tasks(x, 0, n_tasks);
-    if (n_tasks > 1) pool_run(x->pool, each_thread, &e);
+    if (n_tasks > 1) pool_share(x->pool, each_thread, &e);
     else if (n_tasks == 1 && !cpu_exec_is_cancelled(x)) fn(arg, 0, 0);
     return atomic_load_explicit(&x->is_cancelled, memory_order_relaxed) ? ERR_CANCELLED : 0;
+}
+
+int cpu_exec_for_elements(struct cpu_exec *x, int64_t elements, int n_tasks, exec_fn fn, void *arg) {
+    if (elements > CPU_EXEC_GRAIN) return cpu_exec_for_each(x, n_tasks, fn, arg);
+    for (int task = 0; task < n_tasks; task++) fn(arg, task, 0);
+    return 0;
 }

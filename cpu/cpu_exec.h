@@ -28,8 +28,11 @@ void *cpu_exec_workspace(struct cpu_exec *x, size_t size);
  * Returns 0 or ERR_CANCELLED; tasks not yet started are then skipped. */
 typedef void (*exec_fn)(void *arg, int task, int thread);
 int cpu_exec_for_each(struct cpu_exec *x, int n_tasks, exec_fn fn, void *arg);
+/* The same for tasks that touch `elements` numbers together: on the calling thread if handing out takes longer. */
+int cpu_exec_for_elements(struct cpu_exec *x, int64_t elements, int n_tasks, exec_fn fn, void *arg);
+enum { CPU_EXEC_GRAIN = 16384 }; /* elements that are worth a thread */
 
-/* cpu_exec_for_each in two parts, for operations with stages inside one pool_run. cpu_exec_next_task returns the next
+/* cpu_exec_for_each in two parts, for operations with stages inside one pool_share. cpu_exec_next_task returns the next
  * task or -1. */
 void cpu_exec_split_tasks(struct cpu_exec *x, int stage, int n_tasks);
 int cpu_exec_next_task(struct cpu_exec *x, int stage, int thread);

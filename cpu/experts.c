@@ -1,21 +1,20 @@
 /* The FFNs of a layer: y += sum of weight * down(glu(gate x, up x)) over the experts of each token.
  *
  * Tokens are grouped by expert, in rising order of expert, the shared one last; a group has at most GROUP_MAX tokens.
- * All groups of a wave run in one pool_run with two stages:
+ * All groups of a wave run in one pool_share with two stages:
  * 1. tasks (group, rows of gate and up), with the glu fused; the result goes to h. Each task decrements the group's
  * counter.
  * 2. tasks (rows of y): for all groups in order, wait until the group's counter is 0, multiply those rows of down with
  * the group's h, and add to y with the router's weight. So the stages have no barrier, only a counter per group, and
  * the first experts are long done when a thread finishes its part of stage 1. A task's rows of y have one writer, which
  * fixes the order of the sum without partial results. Groups of many tokens use gemm.h, each matrix the kernel of its
- * own format: their x is packed first (one more barrier), and the thread that finishes a group's stage 1 packs its h.
+ * own format: their x is packed first (one more call), and the thread that finishes a group's stage 1 packs its h.
  *
  * Several NUMA nodes (op_experts.shards): each has some rows of gate and up, and some of down, so a task of either
  * stage belongs to a node, whose threads take it first. h is shared: stage 2 reads the other nodes' parts, a few KB
  * compared to the megabytes of weights that stay local. A row is computed as without nodes, with the same bits.
  *
  * Waves bound the workspace: WAVE_MAX_ROWS pairs of a token and its expert at a time. */
-#include <sched.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -170,12 +169,13 @@ static void run_stage1(const struct wave *w, int task, uint8_t *scratch) {
 
 /* --- Stage 2 ---------------------------------------------------------------------------------- */
 
+enum { PATIENCE = 4096 }; /* polls, of 10 to 40 ns */
 /* Returns false when the call was cancelled: tasks of stage 1 may then never finish. */
-static bool wait_stage1(const struct wave *w, int group) {
-    for (int spins = 0; atomic_load_explicit(&w->counters[group].left, memory_order_acquire); spins++) {
+static bool wait_stage1(const struct wave *w, int group, int thread) {
+    for (int polls = 0; atomic_load_explicit(&w->counters[group].left, memory_order_acquire); polls++) {
         if (cpu_exec_is_cancelled(w->x)) return false;
-        if (spins > 2000) sched_yield(); /* more threads than cores */
-        else __builtin_ia32_pause();
+        __builtin_ia32_pause();
+        if (polls % PATIENCE == PATIENCE - 1) pool_help(w->x->pool, thread, polls / PATIENCE);
     }
     return true;
 }
@@ -186,7 +186,7 @@ static int y_rows(const struct op_experts *o, int node) {
     return o->shards ? o->shards->rows[node + 1] - o->shards->rows[node] : o->hidden;
 }
 
-static void run_stage2(const struct wave *w, int task, uint8_t *scratch) {
+static void run_stage2(const struct wave *w, int task, int thread, uint8_t *scratch) {
     const struct op_experts *o = w->o;
     int node = 0;
     while (task >= w->begin[node + 1]) node++;
@@ -196,7 +196,7 @@ static void run_stage2(const struct wave *w, int task, uint8_t *scratch) {
     for (int i = 0; i < w->n; i++) {
         const struct group *g = &w->groups[i];
         const struct expert *e = w->node_parts[node * w->n + i].expert;
-        if (!wait_stage1(w, i)) return;
+        if (!wait_stage1(w, i, thread)) return;
         outputs(w, g, DOWN, &e->down, e->is_transposed, r0, r1, tile, rows, scratch + w->tile_bytes);
         for (int t = 0; t < g->n; t++) {
             add_bias(tile + (size_t)t * (size_t)rows, e->down_bias, r0, rows);
@@ -214,37 +214,41 @@ static const size_t *shared_packed_x(const struct wave *w, const struct group *g
     if (g->expert->gate.order || first->expert->gate.order) return NULL;
     return w->o->n == 1 && g != first && g->gemm[which] == first->gemm[GATE] ? &first->packed[GATE] : NULL;
 }
+/* A thread's part of the tokens in the orders of gate's columns. */
+static void order_task(void *arg, int part, int thread) {
+    const struct wave *w = arg;
+    const int parts = pool_threads(w->x->pool);
+    const size_t hidden = (size_t)w->o->hidden;
+    for (int i = 0; i < w->n; i++)
+        for (int t = 0; t < w->groups[i].n && ordered_x(w, &w->groups[i]); t++) {
+            const struct group *g = &w->groups[i];
+            if ((i + t) % parts == part)
+                mat_order_x(&g->expert->gate, ordered_x(w, g) + (size_t)t * hidden,
+                            w->o->x + (size_t)g->tokens[t] * hidden);
+        }
+}
+/* A part of x, packed for gate and up. */
+static void pack_task(void *arg, int part, int thread) {
+    const struct wave *w = arg;
+    for (int i = 0; i < w->n; i++)
+        for (int k = GATE; k <= UP; k++) {
+            const struct group *g = &w->groups[i];
+            const float *ordered = ordered_x(w, g);
+            if (!g->gemm[k] || shared_packed_x(w, g, k)) continue;
+            g->gemm[k]->pack(w->space + g->packed[k], ordered ? ordered : w->o->x, ordered ? NULL : g->tokens,
+                             w->o->hidden, g->n, w->o->hidden, part, pool_threads(w->x->pool));
+        }
+}
 static void wave_thread(void *arg, int thread, int n_threads) {
     const struct wave *w = arg;
     uint8_t *scratch = w->scratch + (size_t)thread * w->scratch_part;
-    if (w->any_order) {
-        for (int i = 0; i < w->n; i++)
-            for (int t = 0; t < w->groups[i].n && ordered_x(w, &w->groups[i]); t++) {
-                const struct group *g = &w->groups[i];
-                const size_t hidden = (size_t)w->o->hidden;
-                if ((i + t) % n_threads == thread)
-                    mat_order_x(&g->expert->gate, ordered_x(w, g) + (size_t)t * hidden,
-                                w->o->x + (size_t)g->tokens[t] * hidden);
-            }
-        pool_barrier(w->x->pool);
-    }
-    if (w->any_gemm) {
-        for (int i = 0; i < w->n; i++)
-            for (int k = GATE; k <= UP; k++) {
-                const struct group *g = &w->groups[i];
-                const float *ordered = ordered_x(w, g);
-                if (!g->gemm[k] || shared_packed_x(w, g, k)) continue;
-                g->gemm[k]->pack(w->space + g->packed[k], ordered ? ordered : w->o->x, ordered ? NULL : g->tokens,
-                                 w->o->hidden, g->n, w->o->hidden, thread, n_threads);
-            }
-        pool_barrier(w->x->pool);
-    }
-    for (int stage = 0; stage < 2; stage++)
-        for (int task; !cpu_exec_is_cancelled(w->x) && (task = cpu_exec_next_task(w->x, stage, thread)) >= 0;)
-            (stage ? run_stage2 : run_stage1)(w, task, scratch);
+    for (int task; !cpu_exec_is_cancelled(w->x) && (task = cpu_exec_next_task(w->x, 0, thread)) >= 0;)
+        run_stage1(w, task, scratch);
+    for (int task; !cpu_exec_is_cancelled(w->x) && (task = cpu_exec_next_task(w->x, 1, thread)) >= 0;)
+        run_stage2(w, task, thread, scratch);
 }
 
-/* --- A wave: sizes, workspace, one pool_run --------------------------------------------------- */
+/* --- A wave: sizes, workspace, its calls ----------------------------------------------------- */
 
 static int round_up(int n, int unit) { return (n + unit - 1) / unit * unit; }
 
@@ -377,8 +381,12 @@ static int wave_run(struct wave *w) {
     for (int i = 0; i < w->n; i++)
         atomic_init(&w->counters[i].left, w->groups[i].tasks + (w->groups[i].gemm[DOWN] != NULL));
     number_tasks(w, any_loading);
+    int64_t elements = 0;
+    for (int i = 0; i < w->n; i++) elements += (int64_t)w->groups[i].n * o->hidden;
+    if (w->any_order) TRY(cpu_exec_for_elements(x, elements, n_threads, order_task, w));
+    if (w->any_gemm) TRY(cpu_exec_for_elements(x, elements, n_threads, pack_task, w));
     distribute_tasks(w);
-    pool_run(x->pool, wave_thread, w);
+    pool_share(x->pool, wave_thread, w);
     return cpu_exec_is_cancelled(x) ? ERR_CANCELLED : 0;
 }
 

@@ -7,7 +7,7 @@
  * memory once. The order of a sum does not depend on the ranges, the packing parts or the other tokens, so the bits are
  * reproducible.
  *
- *     g->pack(packed, x, ids, ldx, n, k, t, T);        on each thread t of T, then a barrier
+ *     g->pack(packed, x, ids, ldx, n, k, t, T);        for each part t of T, by any thread
  *     g->rows(&w, r0, r1, packed, n, y, ldy, false, scratch); */
 #include <stdbool.h>
 #include <stddef.h>

@@ -101,42 +101,53 @@ static void cols_task(void *arg, int task, int thread) {
     }
 }
 
-/* Many tokens: every thread packs its part of the activations, a barrier, then all take ranges of rows; few are packed
- * by each thread for itself, in less time than a barrier takes. A batch (the heads of an up-projection) runs in groups
- * whose packed activations fit PACKED_BYTES; an x shared by the batch is packed once. */
-enum { PACKED_BYTES = 64 << 20, PACKED_ALONE = 16384 /* elements of x */ };
+/* Many tokens: threads pack a part of the activations each, then take ranges of rows; few are packed by each thread for
+ * itself, in less time than one takes to read what another has packed. A batch (the heads of an up-projection) runs in
+ * groups whose packed activations fit PACKED_BYTES; an x shared by the batch is packed once. */
+enum { PACKED_BYTES = 64 << 20 };
 struct gemm_call {
     struct cpu_exec *x;
     const struct op_linear *o;
     const struct gemm *g;
-    int first, count; /* matrices of the batch in this group */
-    int packs;        /* packed x: as many, or one for all */
-    bool is_alone;    /* each thread has its own packed x */
-    int per, parts;   /* rows per task, tasks per matrix */
+    int first;      /* matrix of the batch in this group */
+    int packs;      /* packed x: one for each of the group's, or one for all */
+    bool is_alone;  /* each thread has its own packed x */
+    int per, parts; /* rows per task, tasks per matrix */
     uint8_t *packed, *scratch;
     size_t packed_part, scratch_part;
     struct row_max *tops; /* [parts, n] if o->top */
 };
+static uint8_t *packed_x(const struct gemm_call *m, int thread) {
+    return m->packed + (m->is_alone ? (size_t)(thread * m->packs) * m->packed_part : 0);
+}
+static void pack_part(const struct gemm_call *m, int i, uint8_t *packed, int part, int parts) {
+    const struct op_linear *o = m->o;
+    m->g->pack(packed + (size_t)i * m->packed_part, o->x + (size_t)(m->first + i) * (size_t)o->batch_x, NULL, o->ldx,
+               o->n, o->w.cols, part, parts);
+}
+static void pack_task(void *arg, int task, int thread) {
+    const struct gemm_call *m = arg;
+    const int parts = pool_threads(m->x->pool);
+    pack_part(m, task / parts, m->packed, task % parts, parts);
+}
+static void gemm_task(const struct gemm_call *m, int task, int thread) {
+    const struct op_linear *o = m->o;
+    int i = task / m->parts, b = m->first + i, r0 = task % m->parts * m->per,
+        r1 = r0 + m->per < o->w.rows ? r0 + m->per : o->w.rows;
+    struct mat w = mat_rows(o->w, b * o->batch_rows, b * o->batch_rows + o->w.rows);
+    float *y = o->y + (size_t)b * (size_t)o->batch_y;
+    m->g->rows(&w, r0, r1, packed_x(m, thread) + (m->packs > 1 ? (size_t)i * m->packed_part : 0), o->n, y, o->ldy,
+               o->accumulate, m->scratch + (size_t)thread * m->scratch_part);
+    for (int t = 0; t < o->n && o->bias; t++)
+        for (int r = r0; r < r1; r++) y[(size_t)t * (size_t)o->ldy + (size_t)r] += o->bias[r];
+    for (int t = 0; t < o->n && m->tops; t++)
+        find_row_max(&m->tops[(size_t)task * (size_t)o->n + (size_t)t], y + (size_t)t * (size_t)o->ldy, r0, r1);
+}
 static void gemm_thread(void *arg, int thread, int n_threads) {
     const struct gemm_call *m = arg;
-    const struct op_linear *o = m->o;
-    uint8_t *packed = m->packed + (m->is_alone ? (size_t)(thread * m->packs) * m->packed_part : 0);
-    for (int i = 0; i < m->packs; i++)
-        m->g->pack(packed + (size_t)i * m->packed_part, o->x + (size_t)(m->first + i) * (size_t)o->batch_x, NULL,
-                   o->ldx, o->n, o->w.cols, m->is_alone ? 0 : thread, m->is_alone ? 1 : n_threads);
-    if (!m->is_alone) pool_barrier(m->x->pool);
-    for (int task; !cpu_exec_is_cancelled(m->x) && (task = cpu_exec_next_task(m->x, 0, thread)) >= 0;) {
-        int i = task / m->parts, b = m->first + i, r0 = task % m->parts * m->per,
-            r1 = r0 + m->per < o->w.rows ? r0 + m->per : o->w.rows;
-        struct mat w = mat_rows(o->w, b * o->batch_rows, b * o->batch_rows + o->w.rows);
-        float *y = o->y + (size_t)b * (size_t)o->batch_y;
-        m->g->rows(&w, r0, r1, packed + (m->packs > 1 ? (size_t)i * m->packed_part : 0), o->n, y, o->ldy, o->accumulate,
-                   m->scratch + (size_t)thread * m->scratch_part);
-        for (int t = 0; t < o->n && o->bias; t++)
-            for (int r = r0; r < r1; r++) y[(size_t)t * (size_t)o->ldy + (size_t)r] += o->bias[r];
-        for (int t = 0; t < o->n && m->tops; t++)
-            find_row_max(&m->tops[(size_t)task * (size_t)o->n + (size_t)t], y + (size_t)t * (size_t)o->ldy, r0, r1);
-    }
+    for (int i = 0; i < m->packs && m->is_alone; i++) pack_part(m, i, packed_x(m, thread), 0, 1);
+    for (int task; !cpu_exec_is_cancelled(m->x) && (task = cpu_exec_next_task(m->x, 0, thread)) >= 0;)
+        gemm_task(m, task, thread);
 }
 static int run_gemm(struct cpu_exec *x, const struct op_linear *o, int batch, const struct gemm *g) {
     int n_threads = pool_threads(x->pool);
@@ -146,7 +157,7 @@ static int run_gemm(struct cpu_exec *x, const struct op_linear *o, int batch, co
     bool one = batch == 1 || !o->batch_x;
     int group = one ? batch : (int)(PACKED_BYTES / m.packed_part);
     group = group < 1 ? 1 : group > batch ? batch : group;
-    m.is_alone = (int64_t)o->n * o->w.cols * (one ? 1 : group) <= PACKED_ALONE;
+    m.is_alone = (int64_t)o->n * o->w.cols * (one ? 1 : group) <= CPU_EXEC_GRAIN;
     size_t packed = m.packed_part * (size_t)(one ? 1 : group) * (size_t)(m.is_alone ? n_threads : 1),
            scratch = m.scratch_part * (size_t)n_threads;
     int share = o->w.rows / (n_threads * 4) * group, tile = m.g->row_tile;
@@ -161,10 +172,11 @@ static int run_gemm(struct cpu_exec *x, const struct op_linear *o, int batch, co
     m.scratch = m.packed + packed;
     if (o->top) m.tops = (struct row_max *)(m.scratch + scratch);
     for (m.first = 0; m.first < batch; m.first += group) {
-        m.count = batch - m.first < group ? batch - m.first : group;
-        m.packs = one ? 1 : m.count;
-        cpu_exec_split_tasks(x, 0, m.count * m.parts);
-        pool_run(x->pool, gemm_thread, &m);
+        int count = batch - m.first < group ? batch - m.first : group;
+        m.packs = one ? 1 : count;
+        if (!m.is_alone) TRY(cpu_exec_for_each(x, m.packs * n_threads, pack_task, &m));
+        cpu_exec_split_tasks(x, 0, count * m.parts);
+        pool_share(x->pool, gemm_thread, &m);
         if (cpu_exec_is_cancelled(x)) return ERR_CANCELLED;
     }
     if (o->top) merge_row_max(o, m.tops, m.parts);

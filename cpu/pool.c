@@ -1,7 +1,13 @@
 /* Work is published through one counter, `turn`: even while idle, incremented once per call. Workers spin on it, since
  * within a token the next operation follows in microseconds, or after a device's part of a layer; then they sleep in a
- * futex, so that an idle chat costs nothing. The caller that waits for the workers and pool_barrier use the same two
- * phases. With more threads than CPUs (tests, a busy machine) the first one is short (spin.h). */
+ * futex, so that an idle chat costs nothing. Who waits for a worker uses the same two phases. With more threads than
+ * CPUs (tests, a busy machine) the first one is short (spin.h).
+ *
+ * Other programs take CPUs away for milliseconds, a call lasts microseconds. So a shared call waits for no worker that
+ * has not begun: each has a seat, which it takes at its begin and which the caller closes at the end. A worker that
+ * lost its CPU in a task is moved to the CPU of the thread that waits for it, which has nothing else to do. And the
+ * kernel lets two threads that wait for one another share a CPU, since together they load it as one does: a worker
+ * leaves the CPU on which the caller appears. */
 #include "cpu/pool.h"
 
 #include <errno.h>
@@ -14,32 +20,42 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "base/spin.h"
 #include "cpu/numa.h"
 
 enum { MAX_THREADS = 1024 };
 
+enum { SHARED = 1 };                      /* in a turn: the call is shared; turns are counted in twos */
+enum { TAKEN = 1, DONE = 2, CLOSED = 3 }; /* in a seat: the worker runs, has run, or came too late */
+/* A waiting thread looks every so many polls whether a worker has its CPU, and for how long. */
+enum { PATIENCE = 4096 };
+static const double WATCH_S = 20e-6;
+/* The tries of pool_help after which a thread sleeps for a moment. */
+enum { LONG_WAIT = 16, SLEEP_NS = 50000 };
+
 struct worker {
     struct pool *pool;
     pthread_t thread;
-    int id, cpu; /* cpu -1: not pinned */
+    int id, cpu;                       /* cpu -1: not pinned */
+    alignas(64) _Atomic uint32_t seat; /* in the latest shared call that it took part in or missed: seat_of() */
 };
 
 struct pool {
     alignas(64) _Atomic uint32_t turn;
-    alignas(64) _Atomic uint32_t running; /* workers still inside the call */
+    alignas(64) _Atomic uint32_t running; /* workers still inside a call of all */
     alignas(64) _Atomic uint32_t sleepers;
-    alignas(64) _Atomic uint32_t arrived; /* at the barrier */
-    alignas(64) _Atomic uint32_t phase;   /* barriers passed */
-    alignas(64) pool_fn fn;               /* published by turn */
+    alignas(64) pool_fn fn; /* published by turn */
     void *arg;
     bool quit, is_saturated;
-    double spin_s; /* seconds */
+    int caller_cpu; /* where the latest shared call began */
+    double spin_s;  /* seconds */
     int n;
-    struct worker *workers; /* [n]; entry 0 is the caller, only its CPU is used */
+    struct worker *workers; /* [n]; entry 0 is the caller: its CPU is the one that no worker has */
     cpu_set_t caller_cpus;  /* for the caller: CPUs of the first thread's node without a worker */
     int n_nodes;
     uint8_t node[MAX_THREADS];                         /* of each thread */
@@ -69,20 +85,37 @@ static void wake_sleepers(struct pool *p, _Atomic uint32_t *word) {
     if (atomic_load(&p->sleepers)) futex_wake(word);
 }
 
-static void pin_to(int cpu) { /* best effort: a cpuset may have shrunk since it was read */
+static void pin_to(pthread_t thread, int cpu) { /* best effort: a cpuset may have shrunk since it was read */
     cpu_set_t one;
     CPU_ZERO(&one);
     CPU_SET((size_t)cpu, &one);
-    pthread_setaffinity_np(pthread_self(), sizeof one, &one);
+    pthread_setaffinity_np(thread, sizeof one, &one);
 }
 
+static uint32_t seat_of(uint32_t turn, uint32_t value) { return (turn - SHARED) * 2 + value; }
+
+/* A worker takes part in the shared call `turn`, unless that has ended. */
+static void take_part(struct worker *w, uint32_t turn) {
+    struct pool *p = w->pool;
+    uint32_t seat = atomic_load(&w->seat);
+    if ((int32_t)(seat - seat_of(turn, TAKEN)) >= 0) return;
+    if (!atomic_compare_exchange_strong(&w->seat, &seat, seat_of(turn, TAKEN))) return;
+    p->fn(p->arg, w->id, p->n);
+    atomic_store(&w->seat, seat_of(turn, DONE));
+    wake_sleepers(p, &w->seat);
+}
 static void *worker_thread(void *arg) {
     struct worker *w = arg;
     struct pool *p = w->pool;
-    if (w->cpu >= 0) pin_to(w->cpu);
-    for (uint32_t turn = 0;; turn++) {
+    if (w->cpu >= 0) pin_to(pthread_self(), w->cpu);
+    for (uint32_t turn = 0;;) {
         wait_until_changed(p, &p->turn, turn);
         if (p->quit) return NULL;
+        turn = atomic_load(&p->turn);
+        if (turn & SHARED) {
+            take_part(w, turn);
+            continue;
+        }
         p->fn(p->arg, w->id, p->n);
         if (atomic_fetch_sub(&p->running, 1) == 1) wake_sleepers(p, &p->running);
     }
@@ -173,11 +206,13 @@ int pool_open_nodes(struct pool **out, int n_threads, bool pin, const struct num
     struct pool *p = mem_aligned(64, sizeof *p);
     if (!p) return error_set(e, ERR_MEMORY, "no memory for a pool of %d threads", n);
     memset(p, 0, sizeof *p);
-    p->workers = mem_calloc((size_t)n, sizeof *p->workers);
+    p->workers = mem_aligned(64, (size_t)n * sizeof *p->workers);
     if (!p->workers) {
         mem_free(p);
         return error_set(e, ERR_MEMORY, "no memory for a pool of %d threads", n);
     }
+    memset(p->workers, 0, (size_t)n * sizeof *p->workers);
+    p->caller_cpu = -1;
     assign_threads(p, n, pin, nodes, cpu, n_cpus, n_cores);
     p->is_saturated = n >= n_cpus;
     p->spin_s = n <= n_cpus ? SPIN_BATCH_S : 0;
@@ -201,7 +236,7 @@ void pool_close(struct pool **pp) {
     struct pool *p = *pp;
     if (!p) return;
     p->quit = true;
-    atomic_fetch_add(&p->turn, 1);
+    atomic_fetch_add(&p->turn, 2);
     futex_wake(&p->turn);
     for (int i = 1; i < p->n; i++) pthread_join(p->workers[i].thread, NULL);
     mem_free(p->workers);
@@ -220,13 +255,19 @@ void pool_pin_caller(const struct pool *p) {
         pthread_setaffinity_np(pthread_self(), sizeof p->caller_cpus, &p->caller_cpus);
 }
 
+static uint32_t publish(struct pool *p, pool_fn fn, void *arg, uint32_t shared) {
+    uint32_t turn = ((atomic_load(&p->turn) | SHARED) + 1) | shared;
+    p->fn = fn;
+    p->arg = arg;
+    atomic_store(&p->turn, turn);
+    wake_sleepers(p, &p->turn);
+    return turn;
+}
+
 void pool_run(struct pool *p, pool_fn fn, void *arg) {
     if (p->n > 1) {
-        p->fn = fn;
-        p->arg = arg;
         atomic_store(&p->running, (uint32_t)p->n - 1);
-        atomic_fetch_add(&p->turn, 1);
-        wake_sleepers(p, &p->turn);
+        publish(p, fn, arg, 0);
     }
     fn(arg, 0, p->n);
     if (p->n > 1)
@@ -234,12 +275,74 @@ void pool_run(struct pool *p, pool_fn fn, void *arg) {
             wait_until_changed(p, &p->running, left);
 }
 
-void pool_barrier(struct pool *p) {
-    if (p->n == 1) return;
-    uint32_t phase = atomic_load(&p->phase);
-    if (atomic_fetch_add(&p->arrived, 1) + 1 == (uint32_t)p->n) {
-        atomic_store(&p->arrived, 0);
-        atomic_fetch_add(&p->phase, 1);
-        wake_sleepers(p, &p->phase);
-    } else wait_until_changed(p, &p->phase, phase);
+/* The caller's CPU is not a worker's: that one gets the CPU that no worker has. */
+static void leave_caller_cpu(struct pool *p) {
+    const int cpu = sched_getcpu();
+    if (cpu == p->caller_cpu || p->workers[0].cpu < 0) return;
+    p->caller_cpu = cpu;
+    for (int i = 1; i < p->n; i++) {
+        struct worker *w = &p->workers[i];
+        if (w->cpu != cpu) continue;
+        w->cpu = p->workers[0].cpu, p->workers[0].cpu = cpu;
+        pin_to(w->thread, w->cpu);
+    }
+}
+
+static double cpu_time(const struct worker *w) { /* seconds; -1: unknown */
+    clockid_t clock;
+    struct timespec t;
+    if (pthread_getcpuclockid(w->thread, &clock) || clock_gettime(clock, &t)) return -1;
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+/* Lets a worker that has lost its CPU finish on this thread's, which sleeps meanwhile. */
+static void bring_here(struct pool *p, struct worker *w, uint32_t seat) {
+    if (w->cpu < 0) return;
+    const double begin = clock_now(), used = cpu_time(w);
+    while (clock_now() - begin < WATCH_S)
+        if (atomic_load(&w->seat) != seat) return;
+    if (used < 0 || cpu_time(w) > used) return;
+    pin_to(w->thread, sched_getcpu());
+    atomic_fetch_add(&p->sleepers, 1);
+    while (atomic_load(&w->seat) == seat) futex_wait(&w->seat, seat);
+    atomic_fetch_sub(&p->sleepers, 1);
+    pin_to(w->thread, w->cpu);
+}
+static void wait_for_worker(struct pool *p, struct worker *w, uint32_t seat) {
+    struct spin spin = {0};
+    do {
+        if (atomic_load_explicit(&w->seat, memory_order_acquire) != seat) return;
+        if (spin.polls % PATIENCE == PATIENCE - 1) bring_here(p, w, seat);
+    } while (spin_again(&spin, p->spin_s));
+    bring_here(p, w, seat);
+    wait_until_changed(p, &w->seat, seat);
+}
+
+void pool_share(struct pool *p, pool_fn fn, void *arg) {
+    if (p->n == 1) {
+        fn(arg, 0, 1);
+        return;
+    }
+    leave_caller_cpu(p);
+    const uint32_t turn = publish(p, fn, arg, SHARED);
+    fn(arg, 0, p->n);
+    for (int i = 1; i < p->n; i++) {
+        struct worker *w = &p->workers[i];
+        for (uint32_t seat = atomic_load(&w->seat); seat != seat_of(turn, DONE);) {
+            if (seat == seat_of(turn, TAKEN)) {
+                wait_for_worker(p, w, seat);
+                break;
+            }
+            if (atomic_compare_exchange_strong(&w->seat, &seat, seat_of(turn, CLOSED))) break;
+        }
+    }
+}
+
+void pool_help(struct pool *p, int thread, int tries) {
+    struct worker *w = &p->workers[(thread + tries) % p->n]; /* several that wait look at different ones */
+    const uint32_t turn = atomic_load(&p->turn), taken = seat_of(turn, TAKEN);
+    if (w->id == thread) return;
+    if (!w->id || w->cpu < 0) {
+        /* a thread that is not pinned may be moved here by the kernel */
+        if (tries >= LONG_WAIT) nanosleep(&(struct timespec){.tv_nsec = SLEEP_NS}, NULL);
+    } else if (turn & SHARED && atomic_load(&w->seat) == taken) bring_here(p, w, taken);
 }

@@ -3,9 +3,9 @@
  * the pool costs more. The number of rows per task depends on the shape only. */
 #include "cpu/cpu_exec.h"
 
-enum { ROW_GRAIN = 16384 }; /* elements that make a task worth a thread */
-
-static inline int row_job_per_task(int cols) { return cols >= ROW_GRAIN ? 1 : ROW_GRAIN / (cols > 0 ? cols : 1); }
+static inline int row_job_per_task(int cols) {
+    return cols >= CPU_EXEC_GRAIN ? 1 : CPU_EXEC_GRAIN / (cols > 0 ? cols : 1);
+}
 static inline int row_job_tasks(int rows, int per) { return rows <= 0 ? 0 : (rows + per - 1) / per; }
 static inline int row_job_end(int task, int per, int rows) { return rows - task * per < per ? rows : (task + 1) * per; }
 

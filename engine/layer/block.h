@@ -56,7 +56,7 @@ bool block_predicts_route(const struct config *c, int layer);
 int block_predict_route(struct exec *x, const struct config *c, const struct layer *y, int layer, const struct work *w,
                         float *stream, int n);
 /* Adds FFNs of w->xn to out [n, hidden] (w->x, or a partial sum that is added later): routed experts of w->ids,
- * shared expert or dense FFN, or both in one operation, which saves the CPU pool a barrier. */
+ * shared expert or dense FFN, or both in one operation, which saves the CPU pool a call. */
 enum { PART_ROUTED = 1, PART_SHARED = 2, PART_ROUTED_SHARED = 3 };
 int block_experts(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int parts,
                   float *out, int n);

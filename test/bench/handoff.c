@@ -1,8 +1,8 @@
 /* Measures what threads pay to work together, for each number of threads that has a CPU of its own, and with twice as
  * many threads as CPUs: an empty pool_run, one after a gap that the caller waits for as for a device's part of a layer,
- * a barrier, a task, a cache line handed from one core to another, and an atomic decrement that all threads contend
- * for. bench_handoff [rounds] bench_handoff model THREADS NODES CALLS MS [LINE]     predicts a token of CALLS pool_run
- * calls that takes MS of reading, from the same measurements, or with LINE ns for a line handed over
+ * an empty pool_share, a task, a cache line handed from one core to another, and an atomic decrement that all threads
+ * contend for. bench_handoff [rounds] bench_handoff model THREADS NODES CALLS MS [LINE]     predicts a token of CALLS
+ * pool_run calls that takes MS of reading, from the same measurements, or with LINE ns for a line handed over
  *
  * The model (modelled, not measured) assumes: memory bandwidth grows with the nodes, and shares of a call are equal;
  * cores share a last-level cache in groups of NEAR; a line takes a quarter as long within a group as between groups,
@@ -28,16 +28,13 @@ enum { MAX_ROUNDS = 999, CALLS = 200, GAPS = 20, TURNS = 20000, TASKS = 4096, NE
 static const double GAP_S = 300e-6;
 
 struct costs { /* nanoseconds */
-    double run, after_gap, barrier, task, line, decrement;
+    double run, after_gap, share, task, line, decrement;
 };
 
 static _Alignas(64) _Atomic int ball;
 static _Alignas(64) _Atomic int contended;
 
 static void nothing(void *arg, int thread, int n) {}
-static void barriers(void *arg, int thread, int n) {
-    for (int i = 0; i < CALLS; i++) pool_barrier(arg);
-}
 static void no_task(void *arg, int task, int thread) {}
 /* Threads 0 and 1 pass a number back and forth. */
 static void ping_pong(void *arg, int thread, int n) {
@@ -90,7 +87,12 @@ static int measure(int threads, int rounds, struct costs *c) {
         took[r] = sum / GAPS * 1e9;
     }
     c->after_gap = kernel_bench_median(took, rounds);
-    c->barrier = median_of(p, barriers, p, CALLS, rounds);
+    for (int r = 0; r < rounds; r++) {
+        double begin = clock_now();
+        for (int i = 0; i < CALLS; i++) pool_share(p, nothing, NULL);
+        took[r] = (clock_now() - begin) / CALLS * 1e9;
+    }
+    c->share = kernel_bench_median(took, rounds);
     for (int r = 0; r < rounds; r++) {
         double begin = clock_now();
         cpu_exec_for_each((struct cpu_exec *)x, TASKS * threads, no_task, NULL);
@@ -134,10 +136,11 @@ int main(int argc, char **argv) {
     for (int k = 0, cpus = CPU_COUNT(&mask); k <= cpus; k++) {
         const int n = k ? k : 2 * cpus; /* the last one is for the model */
         if (measure(n, rounds, &c)) return 1;
-        printf("%3d threads: pool_run %7.0f ns, after a gap %7.0f ns, barrier %6.0f ns, a task %5.1f ns, a line handed "
-               "over %5.1f ns, a contended decrement "
-               "%5.1f ns\n",
-               n, c.run, c.after_gap, c.barrier, c.task, c.line, c.decrement);
+        printf(
+            "%3d threads: pool_run %7.0f ns, after a gap %7.0f ns, pool_share %6.0f ns, a task %5.1f ns, a line handed "
+            "over %5.1f ns, a contended decrement "
+            "%5.1f ns\n",
+            n, c.run, c.after_gap, c.share, c.task, c.line, c.decrement);
     }
     if (models && argc > 6 && atof(argv[6]) > 0) c.line = atof(argv[6]);
     if (models) model(&c, atoi(argv[2]), atoi(argv[3]), atoi(argv[4]), atof(argv[5]));

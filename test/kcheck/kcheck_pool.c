@@ -1,6 +1,9 @@
-/* Checks the thread pool: every thread runs once per call, barriers hold, many pools open and close, more threads than
- * cores work, an idle pool takes no CPU, and a failed allocation leaks nothing. Under TSan (-Dsanitize=thread) it must
- * also be free of races. */
+/* Checks the thread pool: every thread runs once per call, a shared call waits for no thread that has not begun and
+ * fetches one that lost its CPU, many pools open and close, more threads than cores work, an idle pool takes no CPU,
+ * and a failed allocation leaks nothing. Under TSan (-Dsanitize=thread) it must also be free of races. */
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,29 +17,35 @@
 #include "cpu/pool.h"
 #include "test/kcheck/case.h"
 
-enum { MAX = 16, STEPS = 20 };
+enum { MAX = 16, TASKS = 40 };
 struct job {
     struct pool *pool;
     _Atomic int calls[MAX];
-    int value[MAX]; /* plain: barriers order the accesses */
-    int wrong;
+    _Atomic int next; /* task */
+    int value[MAX];   /* plain: calls are ordered */
+    int done[TASKS];
 };
 
 static void count(void *arg, int t, int n) {
     struct job *j = arg;
     atomic_fetch_add(&j->calls[t], 1);
 }
-/* Each thread writes its own number, then after a barrier reads its neighbour's. */
-static void meet(void *arg, int t, int n) {
-    struct job *j = arg;
-    for (int s = 0; s < STEPS; s++) {
-        j->value[t] = s * 100 + t;
-        pool_barrier(j->pool);
-        if (j->value[(t + 1) % n] != s * 100 + (t + 1) % n) j->wrong = 1;
-        pool_barrier(j->pool);
-    }
-}
 static void sum(void *arg, int t, int n) { ((struct job *)arg)->value[t]++; } /* calls are ordered: no atomics needed */
+
+static void take_tasks(void *arg, int t, int n) {
+    struct job *j = arg;
+    for (int task; (task = atomic_fetch_add(&j->next, 1)) < TASKS;) j->done[task]++;
+}
+static void shares(struct job *j, int rounds) {
+    memset(j->done, 0, sizeof j->done);
+    for (int i = 0; i < rounds; i++) {
+        if (i == rounds / 2) usleep(5000); /* by then the workers sleep */
+        atomic_store(&j->next, 0);
+        pool_share(j->pool, take_tasks, j);
+        if (i % 7 == 0) pool_run(j->pool, sum, j);
+    }
+    for (int i = 0; i < TASKS; i++) CHECK(j->done[i] == rounds);
+}
 
 static void use(int n, int rounds) {
     struct error e = {0};
@@ -47,8 +56,7 @@ static void use(int n, int rounds) {
     CHECK(pool_threads(j.pool) == n);
     for (int i = 0; i < rounds; i++) pool_run(j.pool, count, &j);
     for (int t = 0; t < n; t++) CHECK(j.calls[t] == rounds);
-    pool_run(j.pool, meet, &j);
-    CHECK(!j.wrong);
+    shares(&j, rounds);
     memset(j.value, 0, sizeof j.value);
     for (int i = 0; i < rounds; i++) {
         if (i == rounds / 2) usleep(5000); /* by then the workers sleep */
@@ -58,6 +66,98 @@ static void use(int n, int rounds) {
     pool_close(&j.pool);
     CHECK(!j.pool);
     pool_close(&j.pool);
+}
+
+/* Other programs, played by a signal handler and by tasks that sleep. */
+static _Atomic bool is_held, is_released;
+static void hold(int signal) {
+    atomic_store(&is_held, true);
+    for (int i = 0; !atomic_load(&is_released) && i < 30000; i++) usleep(100);
+}
+struct apart { /* two threads, of which the second has a CPU of its own */
+    struct pool *pool;
+    pthread_t thread[2];
+    int cpu; /* of thread 1 */
+    _Atomic bool has_begun, was_moved;
+    bool helps;
+};
+static int cpu_of(pthread_t thread) { /* -1: it may use several */
+    cpu_set_t mask;
+    if (pthread_getaffinity_np(thread, sizeof mask, &mask) || CPU_COUNT(&mask) != 1) return -1;
+    for (int c = 0; c < CPU_SETSIZE; c++)
+        if (CPU_ISSET((size_t)c, &mask)) return c;
+    return -1;
+}
+static void meet(void *arg, int t, int n) { ((struct apart *)arg)->thread[t] = pthread_self(); }
+static void begin_task(void *arg, int t, int n) {
+    struct apart *a = arg;
+    if (t) atomic_store(&a->has_begun, true);
+}
+/* Thread 1 has no CPU in its task until it is moved to another one. */
+static void lose_cpu(void *arg, int t, int n) {
+    struct apart *a = arg;
+    const double begin = clock_now();
+    if (t) {
+        atomic_store(&a->has_begun, true);
+        while (cpu_of(a->thread[1]) == a->cpu && clock_now() - begin < 5) usleep(1000);
+        atomic_store(&a->was_moved, cpu_of(a->thread[1]) != a->cpu);
+        return;
+    }
+    while (!atomic_load(&a->has_begun)) usleep(100);
+    for (int i = 0; a->helps && !atomic_load(&a->was_moved) && clock_now() - begin < 10; i++) pool_help(a->pool, t, i);
+}
+static void wait_for_begin(void *arg, int t, int n) {
+    struct apart *a = arg;
+    if (t) atomic_store(&a->has_begun, true);
+    while (!t && !atomic_load(&a->has_begun)) usleep(100);
+}
+static void loses_cpus(void) {
+    struct error e = {0};
+    struct apart a = {0};
+    cpu_set_t all, one;
+    begin_case("threads that other programs keep from their CPUs");
+    if (sched_getaffinity(0, sizeof all, &all) || CPU_COUNT(&all) < 2) {
+        printf("SKIPPED: needs two CPUs\n");
+        return;
+    }
+    CHECK(!pool_open(&a.pool, 2, true, &e));
+    pool_run(a.pool, meet, &a);
+    pool_share(a.pool, begin_task, &a); /* may move the worker off this thread's CPU */
+    a.cpu = cpu_of(a.thread[1]);
+    CHECK(a.cpu >= 0);
+    one = all;
+    CPU_CLR((size_t)a.cpu, &one);
+    CHECK(!sched_setaffinity(0, sizeof one, &one)); /* and stays off it */
+    pool_share(a.pool, begin_task, &a);
+
+    CHECK(signal(SIGUSR1, hold) != SIG_ERR && !pthread_kill(a.thread[1], SIGUSR1));
+    while (!atomic_load(&is_held)) usleep(100);
+    atomic_store(&a.has_begun, false);
+    for (int i = 0; i < 100; i++) pool_share(a.pool, begin_task, &a);
+    CHECK(!atomic_load(&a.has_begun));
+    atomic_store(&is_released, true);
+    usleep(20000); /* it sees that a call began, and that it has ended */
+    CHECK(!atomic_load(&a.has_begun));
+    pool_share(a.pool, wait_for_begin, &a);
+    CHECK(atomic_load(&a.has_begun));
+
+    for (int helps = 0; helps < 2; helps++) {
+        begin_case("a thread without its CPU in a task, %s", helps ? "inside the call" : "at its end");
+        a.helps = helps;
+        atomic_store(&a.has_begun, false);
+        atomic_store(&a.was_moved, false);
+        pool_share(a.pool, lose_cpu, &a);
+        CHECK(atomic_load(&a.was_moved) && cpu_of(a.thread[1]) == a.cpu);
+    }
+
+    begin_case("the caller on a worker's CPU");
+    CPU_ZERO(&one);
+    CPU_SET((size_t)a.cpu, &one);
+    CHECK(!sched_setaffinity(0, sizeof one, &one));
+    pool_share(a.pool, begin_task, &a);
+    CHECK(cpu_of(a.thread[1]) >= 0 && cpu_of(a.thread[1]) != a.cpu);
+    CHECK(!sched_setaffinity(0, sizeof all, &all));
+    pool_close(&a.pool);
 }
 
 /* CPU time of the process does not depend on other load. */
@@ -123,6 +223,7 @@ int main(void) {
     for (int i = 0; i < 150; i++) use(1 + i % 5, 2);
     rests(2);
     rests(5);
+    loses_cpus();
     spins();
     ends();
     begin_case("opening a pool");
