@@ -8,8 +8,11 @@
  * word look-ups do the rest.
  *
  * Five, six and eight bits: a byte look-up moves the codes of two lanes to the upper ends of dwords, where a conversion
- * and a multiplication by the scale yield floats; two such vectors become one of BF16. */
+ * and a multiplication by the scale yield floats; two such vectors become one of BF16.
+ *
+ * Others: from the signed codes of gemm_int8_decoder.c, which gathers grids and scales that lie beside the weights. */
 #include "cpu/gemm_codes.h"
+#include "cpu/gemm_int8.h"
 
 /* --- Four bits -------------------------------------------------------------------------------- */
 
@@ -248,14 +251,54 @@ PLANES(q6_k) {
     }
 }
 
+/* --- Signed codes of up to seven bits --------------------------------------------------------- */
+
+/* 64 columns; each product is rounded once. */
+INLINE void put_signed(uint16_t *head, uint16_t *rest, const int8_t *code, __m512 a, __m512 b) {
+    const __m512i lifted = _mm512_add_epi8(_mm512_load_si512(code), _mm512_set1_epi8(64));
+    const __m512 zero = _mm512_set1_ps(SEVEN_BITS + 64);
+#define PRODUCTS(from, scale) _mm512_mul_ps(_mm512_sub_ps(floats(lifted, from, SEVEN_BITS), zero), scale)
+    put_tile(head, rest, PRODUCTS(0, a), PRODUCTS(32, b));
+    put_tile(head + 32, rest ? rest + 32 : NULL, PRODUCTS(8, a), PRODUCTS(40, b));
+#undef PRODUCTS
+}
+INLINE void signed_row(uint16_t *head, uint16_t *rest, const int8_t *code, const float *scale, int n,
+                       const int segment) {
+    const __m512i first = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+    for (int c = 0; c < n; c += 64) {
+        const float *s = scale + c / segment;
+        const __m512 four = _mm512_castps128_ps512(_mm_loadu_ps(s)),
+                     a = segment == 32 ? _mm512_set1_ps(s[0]) : _mm512_permutexvar_ps(first, four),
+                     b = segment == 32 ? _mm512_set1_ps(s[1])
+                                       : _mm512_permutexvar_ps(_mm512_add_epi32(first, _mm512_set1_epi32(2)), four);
+        put_signed(head + c, rest ? rest + c : NULL, code + c, a, b);
+    }
+}
+static void planes_of_codes(uint16_t *head, uint16_t *rest, int pitch, const struct mat *w, int r, int rows, int c0,
+                            int n, ptrdiff_t ahead) {
+    enum { ROWS = sizeof((struct int8_rows *)NULL)->code / INT8_PITCH };
+    struct int8_rows codes;
+    const struct int8_decoder d = gemm_int8_decoder_for(w);
+    for (int i = 0, have; i < rows; i += have) {
+        have = rows - i < ROWS ? rows - i : ROWS;
+        d.rows(&codes, w, r + i, have, c0, n, ahead);
+        for (int k = 0; k < have; k++) {
+            uint16_t *to = head + (i + k) * pitch, *over = rest ? rest + (i + k) * pitch : NULL;
+            if (d.segment == 32) signed_row(to, over, codes.code[k], codes.scale[k], n, 32);
+            else signed_row(to, over, codes.code[k], codes.scale[k], n, 16);
+        }
+    }
+}
+
 struct gemm_bf16_decoder gemm_bf16_decoder_for(const struct mat *w) {
 #define ROW(name) [FORMAT_DTYPE(name)] = planes_##name
     static const bf16_decode_fn rows[DT_COUNT] = {ROW(q8_0), ROW(q4_0), ROW(iq4_nl), ROW(mxfp4),  ROW(e2m1),
                                                   ROW(q4_k), ROW(q5_k), ROW(q6_k),   ROW(iq4_xs), ROW(q4_1),
                                                   ROW(q5_0), ROW(q5_1), ROW(q2_k),   ROW(q3_k),   ROW(tq2_0)};
 #undef ROW
-    const bool fp4 = w->dtype == DT_E2M1, beside = w->scale != NULL;
-    if (beside != fp4 || (fp4 && (w->scale_dtype != DT_E8M0 || w->block_cols != 32)))
-        return (struct gemm_bf16_decoder){0};
-    return (struct gemm_bf16_decoder){.rows = rows[w->dtype], .exact = fp4 || w->dtype == DT_MXFP4};
+    const struct int8_decoder codes = gemm_int8_decoder_for(w);
+    if (!codes.rows) return (struct gemm_bf16_decoder){0};
+    const bool powers = w->dtype == DT_MXFP4 || (w->dtype == DT_E2M1 && w->scale_dtype == DT_E8M0);
+    if (rows[w->dtype] && (!w->scale || powers)) return (struct gemm_bf16_decoder){rows[w->dtype], powers};
+    return (struct gemm_bf16_decoder){codes.has_off ? NULL : planes_of_codes, false};
 }

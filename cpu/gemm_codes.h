@@ -4,6 +4,7 @@
 #ifndef HEARTH_SIMDE /* test/kcheck substitutes SIMDe */
 #include <immintrin.h>
 #endif
+#include <math.h>
 #include <string.h>
 
 #include "base/scale.h"
@@ -103,6 +104,20 @@ INLINE __m256 half_powers(const uint8_t *p, int step, int n) {
     const __m256i e = exponents(p, step, n), normal = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
     return _mm256_castsi256_ps(_mm256_mask_sllv_epi32(normal, _mm256_cmplt_epu32_mask(e, _mm256_set1_epi32(2)),
                                                       _mm256_set1_epi32(0x00200000), e));
+}
+
+enum { E4M3_AS_F16 = 256 }; /* an E4M3 whose bits are shifted into an fp16 is 256 times smaller (intdot_inner.h) */
+/* 16 E4M3, divided by E4M3_AS_F16. */
+INLINE __m512 e4m3_scales(__m128i s) {
+    const __m256i word = _mm256_slli_epi16(_mm256_cvtepu8_epi16(s), 8);
+    const __m256i half = _mm256_and_si256(_mm256_srai_epi16(word, 1), _mm256_set1_epi16((short)0xbf80));
+    const __m512i magnitude = _mm512_and_si512(_mm512_cvtepu8_epi32(s), _mm512_set1_epi32(0x7f));
+    const __mmask16 nan = _mm512_cmpeq_epi32_mask(magnitude, _mm512_set1_epi32(0x7f));
+    return _mm512_mask_mov_ps(_mm512_cvtph_ps(half), nan, _mm512_set1_ps(NAN));
+}
+/* Eight F16 or BF16. */
+INLINE __m256 halves_8(__m128i h, bool is_f16) {
+    return is_f16 ? _mm256_cvtph_ps(h) : _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
 }
 
 /* Fifth bits, one of each column, above four bits; two blocks. */

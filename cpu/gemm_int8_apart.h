@@ -1,8 +1,6 @@
 #pragma once
 /* Unpacks 256 columns of a row of four-bit codes with scales of their own for gemm_int8_few.c, in the order of its
  * lanes (gemm_int8_blocks.h). */
-#include <math.h>
-
 #include "cpu/gemm_int8_blocks.h"
 
 /* 256 codes in 128 bytes, two neighbours in each: a byte of v has a code in its low four bits, and others above. */
@@ -15,19 +13,6 @@ INLINE void pairs_of(__m512i v[4], const uint8_t *p) {
         v[2 * h] = _mm512_multishift_epi64_epi8(from, both);
         v[2 * h + 1] = _mm512_multishift_epi64_epi8(_mm512_add_epi8(from, _mm512_set1_epi8(16)), both);
     }
-}
-enum { E4M3_AS_F16 = 256 }; /* an E4M3 whose bits are shifted into an fp16 is 256 times smaller (intdot_inner.h) */
-/* 16 E4M3, divided by E4M3_AS_F16. */
-INLINE V e4m3_scales(const uint8_t *s) {
-    const __m256i word = _mm256_slli_epi16(_mm256_cvtepu8_epi16(load_16(s)), 8);
-    const __m256i half = _mm256_and_si256(_mm256_srai_epi16(word, 1), _mm256_set1_epi16((short)0xbf80));
-    const __m512i magnitude = _mm512_and_si512(_mm512_cvtepu8_epi32(load_16(s)), _mm512_set1_epi32(0x7f));
-    const __mmask16 nan = _mm512_cmpeq_epi32_mask(magnitude, _mm512_set1_epi32(0x7f));
-    return _mm512_mask_mov_ps(_mm512_cvtph_ps(half), nan, vset1(NAN));
-}
-/* Eight F16 or BF16. */
-INLINE __m256 halves_8(__m128i h, bool is_f16) {
-    return is_f16 ? _mm256_cvtph_ps(h) : _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
 }
 /* Two numbers of 128 columns each. */
 INLINE V spread_2(float a, float b) { return _mm512_mask_mov_ps(vset1(a), 0xcccc, vset1(b)); }
@@ -48,7 +33,7 @@ INLINE struct row_block block_apart(const uint8_t *p, const uint8_t *s, const st
     if (kind == E2M1_E8M0 || kind == E2M1_E4M3) {
         const __m512i table = values_512(mat_mxfp4); /* doubled; the look-up ignores the bits above a code */
         EACH (int k = 0; k < 4; k++) b.code[k] = _mm512_permutexvar_epi8(b.code[k], table);
-        if (kind == E2M1_E4M3) b.scale = vmul(spread_16(e4m3_scales(s)), vset1(w->gain));
+        if (kind == E2M1_E4M3) b.scale = vmul(spread_16(e4m3_scales(load_16(s))), vset1(w->gain));
         else b.scale = vmul(spread_8(powers(exponents(s, 1, INT8_K))), vset1(0.5f));
         return b;
     }

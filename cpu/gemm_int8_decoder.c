@@ -56,10 +56,60 @@ CODES(q5_1) {
     _mm256_storeu_ps(scale, half_scales(p, 24, n)), _mm256_storeu_ps(off, half_scales(p + 2, 24, n));
     EACH_PAIR(24) put(code + c, fifth_bits(codes_16(p + 8, q + 8), p + 4, q + 4));
 }
-CODES(e2m1) {
-    const __m256 s = powers(exponents((const uint8_t *)w->scale + scale_row(w, r) + (size_t)c0 / 32, 1, n));
-    _mm256_storeu_ps(scale, _mm256_mul_ps(s, _mm256_set1_ps(0.5f))); /* values are doubled */
+CODES(e2m1) { /* values are doubled */
+    const uint8_t *at = (const uint8_t *)w->scale + scale_row(w, r) + (size_t)(c0 / w->block_cols);
+    if (w->scale_dtype == DT_E4M3) { /* one for each 16 columns */
+        const __m128i s = _mm_maskz_loadu_epi8(n >= 256 ? 0xffff : (__mmask16)((1u << (n + 15) / 16) - 1), at);
+        _mm512_storeu_ps(scale, _mm512_mul_ps(e4m3_scales(s), _mm512_set1_ps(E4M3_AS_F16 / 2 * w->scale_gain)));
+    } else _mm256_storeu_ps(scale, _mm256_mul_ps(powers(exponents(at, 1, n)), _mm256_set1_ps(0.5f)));
     for (int c = 0; c < n; c += 64, p += 32) ask(p, 32, ahead), put(code + c, valued(codes_pairs(p, n - c), mat_mxfp4));
+}
+/* Four scales (nvfp4_scale) before 64 codes, 16 for each, the first eight in low nibbles; the factor of a row may lie
+ * beside the weights. */
+CODES(nvfp4) {
+    const float gain = w->scale ? E4M3_AS_F16 / 2 * scale_load(w, scale_row(w, r)) : E4M3_AS_F16 / 2;
+    const __m512i twice = _mm512_setr_epi64(0, 0, 1, 1, 2, 2, 3, 3), by = _mm512_setr_epi64(0, 4, 0, 4, 0, 4, 0, 4);
+    uint32_t all[4] = {0};
+    for (int c = 0; ask(p, FORMAT_BYTES(nvfp4), ahead), c < n; c += 64, p += FORMAT_BYTES(nvfp4)) {
+        const __m512i bytes = _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *)(const void *)(p + 4)));
+        memcpy(all + c / 64, p, sizeof *all);
+        put(code + c, valued(nibbles(_mm512_srlv_epi64(_mm512_permutexvar_epi64(twice, bytes), by)), mat_mxfp4));
+    }
+    const __m128i s = _mm_and_si128(_mm_loadu_si128((const __m128i *)(const void *)all), _mm_set1_epi8(0x7f));
+    const __m128i good = _mm_andnot_si128(_mm_cmpeq_epi8(s, _mm_set1_epi8(0x7f)), s);
+    _mm512_storeu_ps(scale, _mm512_mul_ps(e4m3_scales(good), _mm512_set1_ps(gain)));
+}
+/* Scales for 32 columns, or multiples of that, beside the weights, and zero points. Past the end of the row, the last
+ * ones again. */
+INLINE void scales_beside(float *scale, int8_t *zero, const struct mat *w, size_t first, int c0, int n) {
+    const int block = w->block_cols;
+    const bool is_power = !(block & (block - 1));
+    size_t i = first + (size_t)(is_power ? c0 >> __builtin_ctz((unsigned)block) : c0 / block);
+    int left = block - (is_power ? c0 & (block - 1) : c0 % block);
+    float s = scale_load(w, i);
+    int8_t z = (int8_t)zero_load(w, i);
+    for (int c = 0; c < 256; c += 32, left -= 32) {
+        if (!left && c < n) s = scale_load(w, ++i), z = (int8_t)zero_load(w, i), left = block;
+        scale[c / 32] = s, zero[c / 32] = z;
+    }
+}
+CODES(i4) {
+    const size_t first = scale_row(w, r);
+    if (w->block_cols == 32 && (w->scale_dtype == DT_BF16 || w->scale_dtype == DT_F16)) {
+        const uint16_t *at = (const uint16_t *)w->scale + first + (size_t)c0 / 32;
+        const __m128i h = _mm_maskz_loadu_epi16(n >= 256 ? 0xff : (__mmask8)((1u << (n + 31) / 32) - 1), at);
+        _mm256_storeu_ps(scale, halves_8(h, w->scale_dtype == DT_F16));
+        for (int c = 0; c < n; c += 64, p += 32)
+            ask(p, 32, ahead), put(code + c, minus(nibbles(codes_pairs(p, n - c)), 8));
+        return;
+    }
+    int8_t zero[8];
+    scales_beside(scale, zero, w, first, c0, n);
+    for (int c = 0; c < n; c += 64, p += 32) {
+        const __m512i low = _mm512_set1_epi8(zero[c / 32]);
+        const __m512i both = _mm512_inserti64x4(low, _mm256_set1_epi8(zero[c / 32 + 1]), 1);
+        ask(p, 32, ahead), put(code + c, _mm512_sub_epi8(nibbles(codes_pairs(p, n - c)), both));
+    }
 }
 
 CODES(q4_k) {
@@ -165,7 +215,12 @@ struct int8_decoder gemm_int8_decoder_for(const struct mat *w) {
         ROW(q2_0, 32, false)};
 #undef ROW
 #undef GRID
-    const bool fp4 = w->dtype == DT_E2M1;
+    static const struct int8_decoder sixteen = {codes_e2m1, 16, false}, four = {codes_i4, 32, false},
+                                     blocks = {codes_nvfp4, 16, false};
+    const bool fp4 = w->dtype == DT_E2M1, whole = w->block_cols % 32 == 0 || w->block_cols >= w->cols;
+    if (w->scale && fp4 && w->scale_dtype == DT_E4M3 && w->block_cols == 16) return sixteen;
+    if (w->scale && w->dtype == DT_I4 && whole) return four;
+    if (w->dtype == DT_NVFP4 && (!w->scale || w->block_cols >= w->cols)) return blocks;
     if ((w->scale != NULL) != fp4 || (fp4 && (w->scale_dtype != DT_E8M0 || w->block_cols != 32)))
         return (struct int8_decoder){0};
     return all[w->dtype];

@@ -205,18 +205,48 @@ static void words(int rounds) {
 
 /* Every format reads the same bytes, whose exponents are near 1 in all of them. */
 static int formats(enum cpu_level level, int rounds) {
-    static const uint8_t all[] = {DT_E4M3,    DT_BF16,   DT_Q8_0,  DT_Q4_0,  DT_Q4_K,    DT_Q5_K,   DT_Q6_K,
-                                  DT_IQ4_NL,  DT_IQ4_XS, DT_MXFP4, DT_E2M1,  DT_Q4_1,    DT_Q5_0,   DT_Q5_1,
-                                  DT_Q2_K,    DT_Q3_K,   DT_IQ1_S, DT_IQ1_M, DT_IQ2_XXS, DT_IQ2_XS, DT_IQ2_S,
-                                  DT_IQ3_XXS, DT_IQ3_S,  DT_TQ1_0, DT_TQ2_0, DT_Q1_0,    DT_Q2_0};
-    enum { N = sizeof all, ROWS = 2048, COLS = 2048, POOL = 128 << 20, MOST = 512, SIZES = 5 };
+    static const struct {
+        uint8_t dtype, scale_dtype;
+        uint8_t block_rows, block_cols; /* of scales beside the weights; 0: none */
+    } all[] = {{DT_E4M3, DT_F32, 128, 128},
+               {DT_E2M1, DT_E8M0, 1, 32},
+               {DT_E2M1, DT_E4M3, 1, 16},
+               {DT_I4, DT_BF16, 1, 32},
+               {DT_I4, DT_BF16, 1, 128},
+               {DT_I4, DT_F32Z, 1, 128},
+               {DT_BF16},
+               {DT_Q8_0},
+               {DT_Q4_0},
+               {DT_Q4_K},
+               {DT_Q5_K},
+               {DT_Q6_K},
+               {DT_IQ4_NL},
+               {DT_IQ4_XS},
+               {DT_MXFP4},
+               {DT_Q4_1},
+               {DT_Q5_0},
+               {DT_Q5_1},
+               {DT_Q2_K},
+               {DT_Q3_K},
+               {DT_IQ1_S},
+               {DT_IQ1_M},
+               {DT_IQ2_XXS},
+               {DT_IQ2_XS},
+               {DT_IQ2_S},
+               {DT_IQ3_XXS},
+               {DT_IQ3_S},
+               {DT_TQ1_0},
+               {DT_TQ2_0},
+               {DT_Q1_0},
+               {DT_Q2_0}};
+    enum { N = sizeof all / sizeof *all, ROWS = 2048, COLS = 2048, POOL = 128 << 20, MOST = 512, SIZES = 5 };
     static const int sizes[SIZES] = {32, 64, 128, 256, 512};
-    uint8_t *data = memory(POOL + 4096), *scale = memory(ROWS * COLS / 32 * 4);
+    uint8_t *data = memory(POOL + 4096), *scale = memory(ROWS * COLS / 16 * 4);
     float *x = memory(sizeof *x * MOST * COLS), *y = memory(sizeof *y * MOST * ROWS);
     for (size_t i = 0; i < POOL + 4096; i++) data[i] = (uint8_t)((rnd() & 0x8f) | 0x30);
-    memset(scale, 0x3c, ROWS * COLS / 32 * 4);
+    memset(scale, 0x3c, ROWS * COLS / 16 * 4);
     for (int i = 0; i < MOST * COLS; i++) x[i] = (float)rnd() * 0x1p-24f - 0.5f;
-    printf("%s, %s, [%d, %d], one thread, GFLOP/s (share of FP8's), medians of %d\n%-9s", cpu_describe(),
+    printf("%s, %s, [%d, %d], one thread, GFLOP/s (share of FP8's), medians of %d\n%-12s", cpu_describe(),
            cpu_level_name(level), ROWS, COLS, rounds, "tokens");
     for (int s = 0; s < SIZES; s++) printf("%14d", sizes[s]);
     double rate[N][SIZES];
@@ -224,18 +254,19 @@ static int formats(enum cpu_level level, int rounds) {
         double t[N][MAX_ROUNDS];
         for (int r = -1; r < rounds; r++)
             for (int f = 0; f < N; f++) {
-                const size_t stride = dtype_bytes(all[f], COLS), size = stride * ROWS;
+                const size_t stride = dtype_bytes(all[f].dtype, COLS), size = stride * ROWS;
                 const struct mat w = {.data = data + (size_t)(r + 1) % (POOL / size) * size,
-                                      .scale = all[f] == DT_E4M3 || all[f] == DT_E2M1 ? scale : NULL,
+                                      .scale = all[f].block_cols ? scale : NULL,
                                       .stride = stride,
                                       .rows = ROWS,
                                       .cols = COLS,
-                                      .block_rows = all[f] == DT_E2M1 ? 1 : 128,
-                                      .block_cols = all[f] == DT_E2M1 ? 32 : 128,
-                                      .scale_stride = all[f] == DT_E2M1 ? COLS / 32 : COLS / 128,
+                                      .block_rows = all[f].block_cols ? all[f].block_rows : 1,
+                                      .block_cols = all[f].block_cols ? all[f].block_cols : COLS,
+                                      .scale_stride = all[f].block_cols ? COLS / all[f].block_cols : 0,
                                       .row_step = 1,
-                                      .dtype = all[f],
-                                      .scale_dtype = all[f] == DT_E2M1 ? DT_E8M0 : DT_F32};
+                                      .dtype = all[f].dtype,
+                                      .scale_dtype = all[f].scale_dtype,
+                                      .scale_gain = 1};
                 const struct gemm *special = gemm_for_weights(level, sizes[s], MOST, false, &w),
                                   *g = special && special->supports(&w, sizes[s]) ? special : gemm_for(level, false);
                 void *packed = memory(g->packed_bytes(sizes[s], COLS)),
@@ -250,7 +281,9 @@ static int formats(enum cpu_level level, int rounds) {
         for (int f = 0; f < N; f++) rate[f][s] = 2.0 * sizes[s] * ROWS * COLS / kernel_bench_median(t[f], rounds) / 1e9;
     }
     for (int f = 0; f < N; f++) {
-        printf("\n%-9s", dtype_name(all[f]));
+        char name[32];
+        snprintf(name, sizeof name, all[f].block_cols ? "%s/%d" : "%s", dtype_name(all[f].dtype), all[f].block_cols);
+        printf("\n%-12s", name);
         for (int s = 0; s < SIZES; s++) printf("  %5.0f (%.2f)", rate[f][s], rate[f][s] / rate[0][s]);
     }
     printf("\n");

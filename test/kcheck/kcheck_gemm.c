@@ -50,8 +50,13 @@ static void product(const struct gemm *g, const struct mat *w, const float *x, c
     free(scratch);
 }
 
-/* Formats with scales between the codes, whose weights BF16 does not hold exactly. */
-static bool rounded(uint8_t dtype) { return dtype >= DT_Q8_0 && dtype != DT_MXFP4 && dtype != DT_INT4; }
+/* Whether kernels that round weights to BF16 round this format's: all but those that BF16 holds exactly, and those
+ * without a decoder, which are split. */
+static bool rounded(const struct shape *s) {
+    static const uint8_t other[] = {DT_MXFP4, DT_INT4, DT_Q8_A, DT_IQ4_KS, DT_IQ5_KS, DT_IQ2_KL};
+    if (s->dtype == DT_I4 || (s->dtype == DT_E2M1 && s->scale_dtype == DT_E4M3)) return true;
+    return s->dtype >= DT_Q8_0 && !memchr(other, s->dtype, sizeof other);
+}
 
 /* Bounds the error of integer sums: half a unit per column, at most 1 / 16,320 of the largest of 256 columns
  * (intdot_words.h). A minimum subtracted from a part counts separately, because the weights of columns may cancel
@@ -116,7 +121,7 @@ static void check(const struct gemm *g, const struct shape *s, int n, bool exact
     if (g->bf16 && rounds_x) unit += 0x1p-8; /* BF16 keeps 8 bits, rounded */
     if (g->bf16x2 && rounds_x) unit += 0x1p-16;
     if (g->bf16 && split) unit += 0x1p-16;
-    if (g->rounds_weights && rounded(s->dtype)) unit += 0x1p-9;
+    if (g->rounds_weights && rounded(s)) unit += 0x1p-9;
     float *row = malloc(sizeof *row * (size_t)k);
     for (int r = 0; r < s->rows; r++) {
         for (int c = 0; c < k; c++) row[c] = mat_at(&w, r, c);
@@ -205,8 +210,7 @@ static void check_rounded(const struct gemm *g, const struct shape *s) {
     struct mat w = make(s);
     if (g->supports && !g->supports(&w, MANY)) return drop();
     const int cols = s->cols, rows = s->rows;
-    /* the others are split */
-    const bool near_bf16 = g->rounds_weights && s->dtype != DT_INT4 && (s->dtype < DT_IQ1_S || s->dtype == DT_TQ2_0);
+    const bool near_bf16 = g->rounds_weights && rounded(s);
     float *x = calloc((size_t)cols * (size_t)cols, sizeof *x), *y = aligned(sizeof *y * (size_t)cols * (size_t)rows);
     for (int i = 0; i < cols; i++) x[i * cols + i] = 1;
     for (int few = 0; few < 2; few++) { /* 48 tokens at once, and all */
@@ -442,7 +446,7 @@ int main(void) {
         for (size_t i = 0; i < sizeof coded; i++) check_codes(g, coded[i], -1), cases++;
         check_codes(g, DT_E4M3, 10), check_codes(g, DT_E4M3, 0), cases += 2;
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes && g != &gemm_scalar && !simde; i++)
-            if (shapes[i].cols < 1024 && (shapes[i].scale_dtype == DT_E8M0 || shapes[i].dtype >= DT_Q8_0))
+            if (shapes[i].cols < 1024 && (shapes[i].scale_dtype == DT_E8M0 || rounded(&shapes[i])))
                 check_rounded(g, &shapes[i]), cases++;
         if (g->is_int16 || g->is_int8) check_extremes(g), check_neighbours(g), cases += 2;
         printf("%-10s %s %s: %d cases\n", g->name, emulated ? "emulated (speed NOT MEASURED)" : "",

@@ -126,3 +126,8 @@ change("pool-stays", "a worker stays on the CPU to which it was brought", "kchec
 change("pool-same", "a worker shares its CPU with the caller", "kcheck_pool", ("cpu/pool.c", "if (w->cpu != cpu) continue;", "if (w->cpu != cpu + 1) continue;"))
 change("pool-help", "a thread that waits within a call helps nobody", "kcheck_pool", ("cpu/pool.c", "} else if (turn & SHARED &&", "} else if (!turn &&"))
 change("pool-twice", "a worker takes part in a call again that it has left", "kcheck_pool", ("cpu/pool.c", "if ((int32_t)(seat - seat_of(turn, TAKEN)) >= 0) return;", ""))
+change("codes-zeros", "zero points of four-bit codes count for the first group of a row alone", "kcheck_gemm", ("cpu/gemm_int8_decoder.c", "s = scale_load(w, ++i), z = (int8_t)zero_load(w, i), left = block;", "s = scale_load(w, ++i), left = block;"))
+change("codes-groups", "groups of four-bit codes begin anew with each 256 columns", "kcheck_gemm", ("cpu/gemm_int8_decoder.c", "size_t i = first + (size_t)(is_power ? c0 >> __builtin_ctz((unsigned)block) : c0 / block);", "size_t i = first;"))
+change("codes-gain", "the factor of NVFP4's scales is forgotten in many tokens", "kcheck_gemm", ("cpu/gemm_int8_decoder.c", "_mm512_set1_ps(E4M3_AS_F16 / 2 * w->scale_gain)", "_mm512_set1_ps(E4M3_AS_F16 / 2)"))
+change("codes-nibbles", "the first eight of GGUF's NVFP4 codes are in high nibbles", "kcheck_gemm", ("cpu/gemm_int8_decoder.c", "by = _mm512_setr_epi64(0, 4, 0, 4, 0, 4, 0, 4);", "by = _mm512_setr_epi64(4, 0, 4, 0, 4, 0, 4, 0);"))
+change("planes-sixteens", "AMX: both halves of 32 columns have the first one's scale", "kcheck_gemm", ("cpu/gemm_bf16_decoder.c", ": _mm512_permutexvar_ps(first, four),", ": _mm512_set1_ps(s[0]),"))
