@@ -6,6 +6,9 @@
 
 /* --- parts ------------------------------------------------------------------------------------ */
 
+/* The signature of thinking. Clients send thinking back only if it has one. Requests are read without regard to it. */
+static const char signature[] = "aGVhcnRo";
+
 static void put_head(struct buf *b, const struct api_answer *a) {
     buf_fmt(b, "{\"id\": \"%s\", \"type\": \"message\", \"role\": \"assistant\", ", a->id);
     api_put_text_member(b, "model", a->model, strlen(a->model));
@@ -47,7 +50,7 @@ void anthropic_whole(struct buf *b, struct api_answer *a, const struct api_choic
     if (t->thinking.len) {
         buf_str(b, "{\"type\": \"thinking\", ");
         api_put_text_member(b, "thinking", t->thinking.data, t->thinking.len);
-        buf_str(b, ", \"signature\": \"\"}");
+        buf_fmt(b, ", \"signature\": \"%s\"}", signature);
         comma = ", ";
     }
     if ((t->text.len && !api_calls_are_text(c)) || (t->tool.len && !c->calls->n)) {
@@ -85,8 +88,17 @@ static void put_block_event(struct buf *b, const struct api_answer *a, const cha
     buf_fmt(b, ", \"index\": %d", a->n_blocks - 1);
 }
 
+static void put_delta(struct buf *b, const struct api_answer *a, const char *type, const char *member, const char *s,
+                      size_t n) {
+    put_block_event(b, a, "content_block_delta");
+    buf_fmt(b, ", \"delta\": {\"type\": \"%s\", ", type);
+    api_put_text_member(b, member, s, n);
+    buf_str(b, "}}\n\n");
+}
+
 static void close_block(struct buf *b, struct api_answer *a) {
     if (!a->block_open) return;
+    if (a->block == OUTPUT_THINKING) put_delta(b, a, "signature_delta", "signature", signature, sizeof signature - 1);
     put_block_event(b, a, "content_block_stop");
     buf_str(b, "}\n\n");
     a->block_open = false;
@@ -100,14 +112,6 @@ static void open_block(struct buf *b, struct api_answer *a, enum output_kind kin
     a->n_blocks++;
     put_block_event(b, a, "content_block_start");
     buf_str(b, ", \"content_block\": ");
-}
-
-static void put_delta(struct buf *b, const struct api_answer *a, const char *type, const char *member, const char *s,
-                      size_t n) {
-    put_block_event(b, a, "content_block_delta");
-    buf_fmt(b, ", \"delta\": {\"type\": \"%s\", ", type);
-    api_put_text_member(b, member, s, n);
-    buf_str(b, "}}\n\n");
 }
 
 void anthropic_delta(struct buf *b, struct api_answer *a, const struct api_choice *c, enum output_kind part,

@@ -40,9 +40,10 @@ struct api_request {
     bool generated_whole; /* extension: that answer was not cut */
     /* extension: send the disk-cache keys of the prompt as a comment of the stream */
     bool report_disk_keys;
-    bool no_disk_cache; /* nothing of it is written to disk */
-    bool load_only;     /* no answer: the client asks whether the model is loaded */
-    bool has_keep;      /* keep_s is given: how long the model stays open when unused; negative: for ever */
+    bool no_disk_cache;  /* nothing of it is written to disk */
+    bool seals_thinking; /* /v1/responses: thinking is also sent as encrypted_content */
+    bool load_only;      /* no answer: the client asks whether the model is loaded */
+    bool has_keep;       /* keep_s is given: how long the model stays open when unused; negative: for ever */
     double keep_s;
     float temperature, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty; /* NAN: absent */
     float dry_multiplier, dry_base, top_n_sigma;                                          /* NAN: absent */

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/server/responses_seal.h"
 #include "cli/server/responses_tools.h"
 #include "cli/terminal/out.h"
 
@@ -21,7 +22,12 @@ static void put_item(struct buf *b, const struct api_answer *a, int index, enum 
         api_put_text_member(b, "text", s, n);
         buf_str(b, thinking ? "}" : ", \"annotations\": [], \"logprobs\": []}");
     }
-    buf_str(b, "]}");
+    buf_char(b, ']');
+    if (s && thinking && a->request->seals_thinking) {
+        buf_str(b, ", \"encrypted_content\": ");
+        responses_seal_put(b, s, n);
+    }
+    buf_char(b, '}');
 }
 
 static void put_call(struct buf *b, const struct api_answer *a, int index, const struct tool_call *call, bool begins) {

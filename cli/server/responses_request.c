@@ -9,6 +9,7 @@
 #include "cli/server/api_messages.h"
 #include "cli/server/openai.h"
 #include "cli/server/responses.h"
+#include "cli/server/responses_seal.h"
 #include "cli/server/responses_tools.h"
 
 static const char why_state[] = "nothing is stored; send the whole conversation as input";
@@ -28,7 +29,7 @@ static const struct api_member members[] = {
     API_TEMPERATURE,
     API_VALUE("max_output_tokens", MEMBER_LIMIT, max_tokens),
     API_NOTHING("metadata"),
-    API_NOTHING("include"),
+    API_OTHER("include"),
     API_NOTHING("service_tier"),
     API_NOTHING("prompt_cache_key"),
     API_NOTHING("prompt_cache_retention"),
@@ -162,13 +163,15 @@ static int add_output(struct api_messages *m, const struct json *item, uint32_t 
 static int read_reasoning(struct api_request *r, const struct json *item, uint32_t i, struct json *thought,
                           struct error *e) {
     const struct json *content = json_get(item, "content");
-    struct json text;
+    struct json text = api_messages_word("");
     char where[40];
     const bool has_content = !api_members_empty(content);
-    if (!has_content) content = json_get(item, "summary");
-    if (api_members_empty(content)) return 0;
+    if (!has_content) {
+        TRY(responses_seal_read(r, json_get(item, "encrypted_content"), &text, e));
+        content = json_get(item, "summary");
+    }
     snprintf(where, sizeof where, "input[%u].%s", i, has_content ? "content" : "summary");
-    TRY(read_content(r, content, where, false, &text, e));
+    if (!text.n && !api_members_empty(content)) TRY(read_content(r, content, where, false, &text, e));
     return join_texts(r, thought, &text, thought, e);
 }
 
@@ -226,6 +229,7 @@ static int parse(struct api_request *r, const char *body, size_t n, const struct
     struct json root, messages;
     TRY(api_parse_root(r, body, n, &root, e));
     TRY(api_members_read(r, &root, &table, strict, e));
+    r->seals_thinking = responses_seal_wanted(r, json_get(&root, "include"));
     TRY(read_input(r, &root, &messages, e));
     TRY(responses_tools_read(r, &root, strict, e));
     TRY(api_format_read_typed(&r->arena, "text.format", json_path(&root, "text.format"), &r->source, &r->has_source,

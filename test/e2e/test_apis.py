@@ -98,7 +98,7 @@ class Anthropic(Api):
     def test_whole(self):
         j = self.ask("think", top_k=5, temperature=0.5, metadata={"user_id": "u"})
         self.assertEqual({k: j[k] for k in ("type", "role", "model", "stop_reason", "stop_sequence")}, {"type": "message", "role": "assistant", "model": "fake", "stop_reason": "end_turn", "stop_sequence": None})
-        self.assertEqual(j["content"], [{"type": "thinking", "thinking": "reasoning here", "signature": ""}, {"type": "text", "text": "the answer"}])
+        self.assertEqual(j["content"], [{"type": "thinking", "thinking": "reasoning here", "signature": "aGVhcnRo"}, {"type": "text", "text": "the answer"}])
         self.assertEqual((j["usage"]["input_tokens"], j["usage"]["output_tokens"]), (len("1user2think1assistant2"), 28))
         self.assertRegex(j["id"], "^msg_[0-9a-f]{24}$")
         self.assertEqual(self.ask("long", max_tokens=5)["stop_reason"], "max_tokens")
@@ -113,6 +113,7 @@ class Anthropic(Api):
         self.assertEqual(shape, [("message_start", None), ("content_block_start", 0), ("content_block_stop", 0), ("content_block_start", 1), ("content_block_stop", 1), ("message_delta", None), ("message_stop", None)])
         deltas = [e["delta"] for _, e in got if e["type"] == "content_block_delta"]
         self.assertEqual(("".join(d.get("thinking", "") for d in deltas), "".join(d.get("text", "") for d in deltas)), ("reasoning here", "the answer"))
+        self.assertEqual([(e["index"], e["delta"]["signature"]) for _, e in got if e.get("delta", {}).get("type") == "signature_delta"], [(0, "aGVhcnRo")])  # clients drop thinking without one
         self.assertEqual((got[0][1]["message"]["content"], got[0][1]["message"]["usage"]["input_tokens"]), ([], len("1user2think1assistant2")))
         self.assertEqual((got[-2][1]["delta"]["stop_reason"], got[-2][1]["usage"]["output_tokens"]), ("end_turn", 28))
         self.assertEqual(events(self.ask("fail", stream=True))[-1][1]["error"], {"type": "api_error", "message": "layer 3: non-finite logits"})
@@ -413,6 +414,29 @@ class Responses(Api):
         said = self.ask(items, tools=self.TOOLS)["output"][0]["content"][0]["text"]
         self.assertEqual(said, "[user]a[assistant](one)b[tool]noon[assistant](two!?)[tool]noon[tool]noon[assistant]c[user]d[assistant]e[user]prompt[assistant]")
         self.assertIn("input[1].content[0]: image is not supported", self.ask([items[0], thought("x", kind="image")], status=400)["error"]["message"])
+
+    def test_sealed_reasoning(self):
+        """Codex drops the text of thinking and sends `encrypted_content` back: an answer has it if nothing is stored, or if it is asked for."""
+        self.s.end()
+        self.env["FAKE_SHOWS_THINKING"] = "1"
+        self.s = self.serve()
+        first = lambda **more: self.ask("think", **more)["output"][0]
+        self.assertNotIn("encrypted_content", first())
+        sealed = first(store=False)["encrypted_content"]
+        self.assertEqual(first(include=["message.output_text.logprobs", "reasoning.encrypted_content"])["encrypted_content"], sealed)
+        got = events(self.ask("think", stream=True, store=False))
+        self.assertEqual([e["item"].get("encrypted_content") for _, e in got if e.get("item", {}).get("type") == "reasoning"], [None, sealed])
+        self.assertEqual(got[-1][1]["response"]["output"][0]["encrypted_content"], sealed)
+
+        def said(**thought):
+            items = [{"role": "user", "content": "a"}, {"type": "reasoning", **thought}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "prompt"}]
+            return self.ask(items)["output"][0]["content"][0]["text"].split("[assistant]")[1]
+        summary = [{"type": "summary_text", "text": "short"}]
+        self.assertEqual(said(summary=[], encrypted_content=sealed), "(reasoning here)b[user]prompt")
+        self.assertEqual(said(summary=summary, content=None, encrypted_content=sealed), "(reasoning here)b[user]prompt")
+        self.assertEqual(said(summary=[], content=[{"type": "reasoning_text", "text": "open"}], encrypted_content=sealed), "(open)b[user]prompt")
+        for other in ("gAAAAABpZtK3mH8x", "hearth.1.*", "hearth.1./w==", "hearth.1.", "", 3, None):  # of other servers, or damaged
+            self.assertEqual(said(summary=summary, encrypted_content=other), "(short)b[user]prompt", other)
 
     def test_stream(self):
         got = events(self.ask("think", stream=True))
