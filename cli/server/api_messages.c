@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cli/server/api_members.h"
+#include "tokenizer/chat/chat_effort.h"
 
 enum { MESSAGE_MEMBERS = 6 };
 
@@ -284,23 +285,29 @@ static int check_tools(struct api_request *r, struct error *e) {
     return !r->forced_tool || has_tool(r->tools, r->forced_tool) ? 0 : no_tool(r->forced_tool, e);
 }
 
-/* Translates an effort for a template without that variable: "none" disables thinking, anything else changes
- * nothing. */
-static int think_of_effort(const struct chat_template *chat, const struct api_template_options *o,
-                           const struct json **effort) {
+/* Translates an effort to the level that the template knows, and to thinking: "none" disables it. Without the variable,
+ * other efforts change nothing. *effort: a string to set to, if the template reads one; NULL: none. */
+static int fit_effort(const struct chat_template *chat, const struct api_template_options *o, struct json *level,
+                      const struct json **effort, int *think, struct error *e) {
+    const char *word;
     *effort = api_members_present(o->effort) ? o->effort : NULL;
-    if (!*effort || !chat || chat_template_mentions(chat, "reasoning_effort", strlen("reasoning_effort")))
-        return o->think;
-    const bool none = json_is(*effort, "none");
-    *effort = NULL;
-    return none && o->think < 0 ? 0 : o->think;
+    *think = o->think;
+    if (!*effort || !chat) return 0;
+    if (json_is(*effort, "none") && *think < 0) *think = 0;
+    if (!chat_template_reads(chat, "reasoning_effort")) return *effort = NULL, 0;
+    if ((*effort)->type != JSON_STRING) return 0;
+    TRY(chat_effort_fit(chat, (*effort)->string, (*effort)->n, &word, e));
+    if (word) *level = api_messages_word(word), *effort = level;
+    return 0;
 }
 
 int api_messages_finish(struct api_request *r, const struct chat_template *chat, const struct json *messages,
                         const struct api_template_options *o, struct error *e) {
     const struct json no_kwargs = {.type = JSON_OBJECT}, *kwargs = o->kwargs ? o->kwargs : &no_kwargs, *effort;
+    struct json level;
+    int think;
     TRY(check_tools(r, e));
-    const int think = think_of_effort(chat, o, &effort);
+    TRY(fit_effort(chat, o, &level, &effort, &think, e));
     struct json *m = json_members(&r->arena, kwargs, 6), *at;
     if (!m) return no_memory(e);
     at = m + 2 * (size_t)kwargs->n;

@@ -21,6 +21,7 @@ static const struct api_member members[] = {
     API_OTHER("tools", .forms = CHAT),
     API_OTHER("tool_choice", .forms = CHAT),
     API_OTHER("reasoning_effort", .forms = CHAT),
+    API_OTHER("reasoning", .forms = CHAT),
     API_OTHER("chat_template_kwargs", .forms = CHAT),
     API_OTHER("add_generation_prompt", .forms = CHAT),
     API_OTHER("continue_final_message", .forms = CHAT),
@@ -242,10 +243,12 @@ static int take_partial_answer(struct api_request *r, const struct json *root, s
     return 0;
 }
 
-/* Whether to think, as the servers of Qwen (enable_thinking), and of DeepSeek, GLM and Kimi (thinking) take it. */
+/* Whether to think, as the servers of Qwen (enable_thinking), of DeepSeek, GLM and Kimi (thinking), and OpenRouter
+ * (reasoning) take it. */
 static int read_thinking(const struct json *root, int *think, struct error *e) {
-    const struct json *thinking = json_get(root, "thinking");
+    const struct json *thinking = json_get(root, "thinking"), *on = json_path(root, "reasoning.enabled");
     bool enabled = false;
+    if (on && on->type == JSON_BOOL) *think = on->boolean;
     TRY(api_members_flag(root, "enable_thinking", &enabled, e));
     if (api_members_present(json_get(root, "enable_thinking"))) *think = enabled;
     return api_messages_read_thinking(thinking, think, e);
@@ -255,6 +258,7 @@ static int read_template_options(const struct json *root, struct api_template_op
     const struct json *kwargs = json_get(root, "chat_template_kwargs"), *modalities = json_get(root, "modalities");
     bool prompt = true;
     *o = (struct api_template_options){.effort = json_get(root, "reasoning_effort"), .think = -1};
+    if (!api_members_present(o->effort)) o->effort = json_path(root, "reasoning.effort");
     if (api_members_present(kwargs)) o->kwargs = kwargs;
     if (o->kwargs && kwargs->type != JSON_OBJECT)
         return error_set(e, ERR_USAGE, "chat_template_kwargs: must be an object");

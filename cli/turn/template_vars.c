@@ -8,43 +8,44 @@
 #include "cli/report.h"
 #include "cli/terminal/out.h"
 #include "cli/turn/engine_client.h"
+#include "tokenizer/chat/chat_effort.h"
 
-/* Whether the template of this process's model has a word; true if the template is elsewhere. */
-static bool mentions(const struct app *a, const char *word) {
-    return !a->backend->is_local || !a->template || chat_template_mentions(a->template, word, strlen(word));
-}
-/* Whether it compares with this value, in either kind of quotes. */
-static bool knows_value(const struct app *a, const char *value) {
-    char one[32], two[32];
-    snprintf(one, sizeof one, "'%s'", value);
-    snprintf(two, sizeof two, "\"%s\"", value);
-    return mentions(a, one) || mentions(a, two);
+/* Whether the template of this process's model is known, and not that of a server. */
+static bool has_template(const struct app *a) { return a->backend->is_local && a->template; }
+/* Whether the template reads a variable; true if the template is elsewhere. */
+static bool reads(const struct app *a, const char *variable) {
+    return !has_template(a) || chat_template_reads(a->template, variable);
 }
 
-/* The word of a number from 1 to 100, or the nearest one that the template knows. */
-static const char *word_of(const struct app *a, const char *effort) {
+/* The word of a level or of a number from 1 to 100. */
+static const char *word_of(const char *effort) {
     const long number = strtol(effort, NULL, 10);
-    if (number) effort = number <= 33 ? "low" : number <= 66 ? "medium" : number < 100 ? "high" : "max";
-    if (!strcmp(effort, "max") && !knows_value(a, "max")) return "high";
-    if (!strcmp(effort, "none") && !knows_value(a, "none")) return "low";
-    return effort;
+    return !number ? effort : number <= 33 ? "low" : number <= 66 ? "medium" : number < 100 ? "high" : "max";
+}
+/* The nearest level that the template takes. */
+static const char *level_of(const struct app *a, const char *effort) {
+    const char *word = word_of(effort), *level = NULL;
+    struct error e;
+    if (has_template(a)) chat_effort_fit(a->template, word, strlen(word), &level, &e);
+    return level ? level : word;
 }
 
 static bool has_thinking_switch(const struct app *a) {
-    return a->backend->is_local && (mentions(a, "enable_thinking") || mentions(a, "thinking"));
+    return a->backend->is_local && (reads(a, "enable_thinking") || reads(a, "thinking"));
 }
 
-/* Appends the levels that the template compares with. Returns whether `effort` is one, or there are none. */
+/* Appends the levels that the template names. Returns whether `effort` is one, or there are not several: a template
+ * that names one level names its default. */
 static bool put_levels(const struct app *a, const char *effort, struct buf *out) {
-    static const char *const levels[] = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
     bool is_one = false;
-    const size_t begun = out->len;
-    for (size_t i = 0; i < sizeof levels / sizeof *levels; i++) {
-        if (!knows_value(a, levels[i])) continue;
-        buf_fmt(out, "%s%s", out->len > begun ? ", " : "", levels[i]);
-        is_one |= !strcmp(levels[i], effort);
+    int n = 0;
+    for (int i = 0; i < CHAT_EFFORTS; i++) {
+        const char *level = chat_effort_levels[i];
+        if (!has_template(a) || !chat_template_mentions(a->template, level, strlen(level))) continue;
+        buf_fmt(out, "%s%s", n++ ? ", " : "", level);
+        is_one |= !strcmp(level, effort);
     }
-    return is_one || out->len == begun;
+    return is_one || n < 2;
 }
 
 enum template_effort template_vars_effort(struct app *a, struct buf *out) {
@@ -53,20 +54,23 @@ enum template_effort template_vars_effort(struct app *a, struct buf *out) {
     enum template_effort is = EFFORT_KNOWN;
     if (!effort || !a->backend->is_local) return is;
     a->noted_effort = effort;
-    if (!mentions(a, "reasoning_effort")) {
+    if (!reads(a, "reasoning_effort")) {
         is = has_thinking_switch(a) ? EFFORT_SWITCH : EFFORT_UNKNOWN;
         if (is == EFFORT_UNKNOWN)
             buf_str(out, "the model's chat template knows neither an effort nor a switch for thinking");
         else if (strcmp(effort, "none"))
             buf_str(out, "the model's chat template only switches thinking on or off; it is on");
-    } else if (!put_levels(a, word_of(a, effort), &levels))
+    } else if (!put_levels(a, word_of(effort), &levels)) {
+        const char *level = level_of(a, effort);
         buf_fmt(out, "the model's chat template names only %s", levels.data ? levels.data : "");
+        if (strcmp(level, word_of(effort)) != 0) buf_fmt(out, "; it is %s", level);
+    }
     buf_free(&levels);
     return is;
 }
 
 const char *template_vars_known_effort(const struct app *a) {
-    return mentions(a, "reasoning_effort") || has_thinking_switch(a) ? a->opts.v[OPT_EFFORT].text : NULL;
+    return reads(a, "reasoning_effort") || has_thinking_switch(a) ? a->opts.v[OPT_EFFORT].text : NULL;
 }
 
 static void note_effort(struct app *a) {
@@ -81,9 +85,9 @@ static void note_effort(struct app *a) {
 static void put_effort(struct app *a, int *think, struct buf *b) {
     const char *effort = a->opts.v[OPT_EFFORT].text;
     if (!effort) return;
-    const bool has_effort = mentions(a, "reasoning_effort");
+    const bool has_effort = reads(a, "reasoning_effort");
     if (*think < 0 && has_thinking_switch(a)) *think = strcmp(effort, "none") != 0;
-    if (has_effort) buf_fmt(b, ", \"reasoning_effort\": \"%s\"", word_of(a, effort));
+    if (has_effort) buf_fmt(b, ", \"reasoning_effort\": \"%s\"", level_of(a, effort));
     note_effort(a);
 }
 
@@ -99,7 +103,7 @@ static int put_variable(struct app *a, const char *text, bool notes, struct buf 
     for (size_t i = 0; i < sizeof own / sizeof *own; i++)
         if (!strcmp(name, own[i]))
             return error_set(e, ERR_USAGE, "--template-var %s: hearth itself sets this variable", name);
-    if (notes && !mentions(a, name))
+    if (notes && !reads(a, name))
         report_note("--template-var %s: the model's chat template has no such variable", name);
     buf_str(b, ", ");
     out_json_string(b, name, strlen(name));

@@ -122,6 +122,9 @@ bool chat_template_mentions(const struct chat_template *c, const char *word, siz
     const char *more = getenv("FAKE_MENTIONS");
     return (n == 8 && !memcmp(word, "narrator", n)) || (more && memmem(more, strlen(more), word, n));
 }
+bool chat_template_reads(const struct chat_template *c, const char *variable) {
+    return chat_template_mentions(c, variable, strlen(variable));
+}
 const struct dialect_set *chat_template_dialects(const struct chat_template *c) {
     static const struct dialect_set none;
     return &none;

@@ -63,6 +63,22 @@ class Samplers(Api):
         self.assertEqual(said, "temp 0.5 top-p 1 top-k 0 min-p 0 repeat-penalty 1 seed 1 max -1 dry-multiplier 0.5 dry-base 1.75 dry-allowed-length 2 dry-penalty-last-n -1 breaker <\n>")
 
 
+    def test_efforts(self):
+        """An effort in the words that the template knows, in the members of each protocol; "none" is also no thinking."""
+        self.s.end()
+        for mentions, effort, want in (("reasoning_effort", "high", '<reasoning_effort="high">'), ("reasoning_effort", "xhigh", '<reasoning_effort="high">'), ("reasoning_effort", "minimal", '<reasoning_effort="low">'), ("reasoning_effort 'xhigh'", "max", '<reasoning_effort="xhigh">'),
+                                       ("reasoning_effort", "ultra", '<reasoning_effort="ultra">'), ("enable_thinking", "high", ""), ("enable_thinking", "none", "<enable_thinking=false><thinking=false>"), ("reasoning_effort", "none", '<reasoning_effort="low"><enable_thinking=false><thinking=false>')):
+            self.env.update(FAKE_SHOWS_VARS="1", FAKE_MENTIONS=mentions)
+            self.s = self.serve()
+            chat = lambda **more: self.s.chat("prompt x", **more)[1]["choices"][0]["message"]["content"]
+            said = [chat(reasoning_effort=effort), chat(reasoning={"effort": effort}), self.post("/v1/responses", {"input": "prompt x", "reasoning": {"effort": effort}})["output"][0]["content"][0]["text"],
+                    self.post("/v1/messages", {"max_tokens": 1000, "messages": [{"role": "user", "content": "prompt x"}], "output_config": {"effort": effort}})["content"][0]["text"]]
+            self.assertEqual(said, [f"[user]prompt x{want}[assistant]"] * 4, (mentions, effort))
+            self.assertIn("<enable_thinking=false>", chat(reasoning={"enabled": False}))
+            self.s.end()
+        self.s = self.serve()
+
+
 class TextCalls(Api):
     def test_chat_completions(self):
         """A call in JSON without the template's marks is one, too, if there is such a tool; a stream has sent it as text."""
@@ -211,7 +227,7 @@ class Anthropic(Api):
         back = ask("call")["messages"] + [{"role": "assistant", "content": final.content}, {"role": "user", "content": [{"type": "tool_result", "tool_use_id": b.id, "content": "sunny"} for b in final.content if b.type == "tool_use"] + [{"type": "text", "text": "prompt"}]}]
         self.assertEqual(client.messages.create(model="claude", max_tokens=500, messages=back, tools=self.TOOLS).content[0].text.count("[tool]sunny"), 2)
         self.assertEqual(client.messages.count_tokens(model="claude", messages=ask("hello")["messages"]).input_tokens, len("1user2hello1assistant2"))
-        for wrong, kind in ((ask("x", stop_sequences=["x"] * 17), anthropic.BadRequestError), (ask("fail"), anthropic.InternalServerError)):
+        for wrong, kind in ((ask("x", stop_sequences=["x"] * 257), anthropic.BadRequestError), (ask("fail"), anthropic.InternalServerError)):
             with self.assertRaises(kind):
                 client.messages.create(**wrong)
         with self.assertRaises(anthropic.APIError), client.messages.stream(**ask("fail")) as stream:
@@ -260,7 +276,8 @@ class Ollama(Api):
         j = self.chat("call", tools=self.TOOLS)
         self.assertEqual([(c["function"]["name"], c["function"]["arguments"]) for c in j["message"]["tool_calls"]], [("weather", {"city": "Bern \U0001f600"}), ("time", {})])
         got = self.lines("/api/chat", messages=[{"role": "user", "content": "call"}], tools=self.TOOLS)
-        self.assertEqual(got[-2]["message"]["tool_calls"], j["message"]["tool_calls"])
+        plain = lambda message: [c["function"] for c in message["tool_calls"]]
+        self.assertEqual(plain(got[-2]["message"]), plain(j["message"]))
         back = [{"role": "user", "content": "call"}, j["message"], {"role": "tool", "tool_name": "weather", "content": "sunny"}, {"role": "user", "content": "prompt"}]
         self.assertIn("[tool]sunny", self.post("/api/chat", {"messages": back, "tools": self.TOOLS, "stream": False})["message"]["content"])
 
@@ -270,7 +287,7 @@ class Ollama(Api):
         question = "say " + json.dumps([f"Let me see.\x10{markup}\x11"])
         got = self.lines("/api/chat", messages=[{"role": "user", "content": question}], tools=self.TOOLS)
         self.assertEqual([c["function"]["arguments"] for line in got for c in line["message"].get("tool_calls", [])], [{"city": "a\nb"}])
-        self.assertEqual(self.chat(question, tools=self.TOOLS)["message"]["tool_calls"], got[-2]["message"]["tool_calls"])
+        self.assertEqual(self.chat(question, tools=self.TOOLS)["message"]["tool_calls"][0]["function"], got[-2]["message"]["tool_calls"][0]["function"])
         said = f"Let me see.<tool_call>{markup}</tool_call>"
         self.assertEqual("".join(line["response"] for line in self.lines("/api/generate", prompt=question)), said)
         self.assertEqual(self.post("/api/generate", {"model": "fake", "prompt": question, "stream": False})["response"], said)

@@ -480,7 +480,11 @@ change("far-reads", "a model on another machine reads files without a question",
 change("far-reads-again", "each read for a model on another machine asks again", "e2e_agent", ("cli/tools/tool_set.c", "agent_tool_reads(s->v[i].ready)) s->v[i].allowed = true;", "agent_tool_reads(s->v[i].ready)) s->v[i].allowed |= false;"))
 change("far-host", "a server on another machine counts as one on this", "e2e_agent", ("cli/remote/remote.c", "a->remote->host && !a->remote->is_local ?", "a->remote->host && a->remote->is_local ?"))
 change("agent-undone", "tools that could not be added stay in the list", "e2e_agent", ("cli/tools/tool_set.c", "s->n = n;\n    a->tool_list.failed", "a->tool_list.failed"))
-change("effort-levels", "a level that the template does not name is passed on in silence", "e2e_habits", ("cli/turn/template_vars.c", "return is_one || out->len == begun;", "return true;"))
+change("effort-levels", "a level that the template does not name is passed on in silence", "e2e_habits", ("cli/turn/template_vars.c", "return is_one || n < 2;", "return true;"))
+change("effort-refused", "an effort that the template refuses stays", "unit_chat", ("tokenizer/chat/chat_effort.c", "if (taken) return *out = chat_effort_levels[level], 0;", "return *out = chat_effort_levels[level], 0;"))
+change("effort-unnamed", "an effort that the template neither names nor refuses stays", "unit_chat", ("tokenizer/chat/chat_effort.c", "|| !may_take(c, level)", ""))
+change("effort-protocols", "efforts of requests reach the template as they are", "e2e_apis", ("cli/server/api_messages.c", "if (word) *level = api_messages_word(word), *effort = level;", ""))
+change("template-reads", "a variable that only a loop or a macro of a template reads counts as none", "unit_jinja", ("tokenizer/jinja/jscope.c", "r->reads = read;", "if (!s->parent) r->reads = read;"))
 change("store-name", "a model of LM Studio is called by its file", "e2e_models", ("cli/options/model_stores.c", "if (is_same_file(l.v[i].dir, path))", "if (0)"))
 change("effort-status", "the status of an answer does not name the effort", "e2e_answer", ("cli/chat/screen.c", "else if (effort) buf_fmt(&b,", "else if (0) buf_fmt(&b,"))
 COMPACT = "cli/chat/compact.c"

@@ -11,6 +11,7 @@
 #include "base/fault.h"
 #include "base/mem.h"
 #include "test/unit/files.h"
+#include "tokenizer/chat/chat_effort.h"
 #include "tokenizer/chat/chat_template.h"
 
 static int before(void **state) { return make_dir(); }
@@ -539,10 +540,56 @@ static void test_no_memory(void **state) {
     }
 }
 
+/* Whether a template reads a variable, and which level of effort it gets. */
+static void test_efforts(void **state) {
+    static const struct {
+        const char *template, *efforts; /* the level for each of none, minimal, low, medium, high, xhigh and max */
+    } cases[] = {
+        /* as Qwen3.8: all others are refused */
+        {"{%- set e = reasoning_effort|default('xhigh') %}{%- if e not in ('xhigh', 'medium', 'low') %}{{- "
+         "raise_exception('Unexpected effort') }}{%- endif %}{{ e }}",
+         "low low low medium medium xhigh xhigh"},
+        /* as gpt-oss: only the default is named */
+        {"{%- if reasoning_effort is not defined %}{%- set reasoning_effort = \"medium\" %}{%- endif %}{{- 'Reasoning: "
+         "' "
+         "+ reasoning_effort }}",
+         "low low low medium high high high"},
+        /* as Mistral Small 4 */
+        {"{%- if reasoning_effort is defined and reasoning_effort not in ['none', 'high'] %}{{- raise_exception('no') "
+         "}}{%- endif %}",
+         "none none none high high high high"},
+        /* as DeepSeek-V4, and one that refuses every question */
+        {"{{ 'a' if reasoning_effort == 'max' else 'b' }}", "low low low medium high high max"},
+        {"{{ raise_exception('never') if messages }}{{ reasoning_effort }}", "none minimal low medium high xhigh max"},
+    };
+    drop_all();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct chat_template *c;
+        struct error e = {0};
+        struct buf got = {0};
+        put("chat_template.jinja", cases[i].template);
+        assert_int_equal(chat_template_open(&c, dir, NULL, &e), 0);
+        assert_true(chat_template_reads(c, "reasoning_effort"));
+        assert_false(chat_template_reads(c, "enable_thinking"));
+        for (int k = 0; k < CHAT_EFFORTS; k++) {
+            const char *level;
+            assert_int_equal(chat_effort_fit(c, chat_effort_levels[k], strlen(chat_effort_levels[k]), &level, &e), 0);
+            buf_fmt(&got, "%s%s", k ? " " : "", level);
+        }
+        assert_string_equal(got.data, cases[i].efforts);
+        const char *level = "";
+        assert_int_equal(chat_effort_fit(c, "maximum", 7, &level, &e), 0);
+        assert_null(level);
+        buf_free(&got);
+        chat_template_close(&c);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_files_that_hold_a_template),
         cmocka_unit_test(test_named),
+        cmocka_unit_test(test_efforts),
         cmocka_unit_test(test_tekken_tokens),
         cmocka_unit_test(test_deepseek_v32),
         cmocka_unit_test(test_deepseek_v4),

@@ -467,13 +467,39 @@ static void test_many_names(void **state) {
     }
 }
 
+/* Which names a template reads as variables: not its own, and no attributes, strings or text. */
+static void test_reads(void **state) {
+    static const struct {
+        const char *source;
+        bool reads_x;
+    } cases[] = {{"{{ x }}", true},
+                 {"{% if x is defined and x is false %}a{% endif %}", true},
+                 {"{% if not x is defined %}{% set x = 1 %}{% endif %}{{ x }}", true},
+                 {"{% for m in msgs %}{{ m.content if x|default(true) }}{% endfor %}", true},
+                 {"{% macro f(a) %}{{ a + x }}{% endmacro %}{{ f(1) }}", true},
+                 {"{% set y = {'x': x} %}", true},
+                 {"x {# x #} {{ 'x' }} {{ d.x }} {{ d['x'] }} {{ f(x=1) }} {% raw %}{{ x }}{% endraw %}", false},
+                 {"{% set x = 1 %}{{ x }}", false},
+                 {"{% for x in xs %}{{ x }}{% endfor %}", false},
+                 {"{% macro f(x) %}{{ x }}{% endmacro %}", false},
+                 {"{% with x = 1 %}{{ x }}{% endwith %}", false},
+                 {"{{ xx }}", false}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct jinja *j;
+        struct error e = {0};
+        if (jinja_parse(&j, cases[i].source, strlen(cases[i].source), "t", &e)) fail_msg("%s", e.text);
+        if (jinja_reads(j, "x") != cases[i].reads_x) fail_msg("%s", cases[i].source);
+        jinja_close(&j);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_prints),           cmocka_unit_test(test_refuses),
         cmocka_unit_test(test_hostile_integers), cmocka_unit_test(test_deep_source),
         cmocka_unit_test(test_origin),           cmocka_unit_test(test_date),
         cmocka_unit_test(test_no_memory),        cmocka_unit_test(test_many_keywords),
-        cmocka_unit_test(test_many_names),
+        cmocka_unit_test(test_many_names),       cmocka_unit_test(test_reads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

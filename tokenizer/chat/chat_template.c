@@ -366,6 +366,13 @@ bool chat_template_takes_tools(const struct chat_template *c) {
     return false;
 }
 
+bool chat_template_reads(const struct chat_template *c, const char *variable) {
+    const struct jinja *const all[] = {c->default_template, c->tool_template, c->calls_template};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i] && jinja_reads(all[i], variable)) return true;
+    return false;
+}
+
 bool chat_template_mentions(const struct chat_template *c, const char *word, size_t n) {
     const char *s = source_of(c).s, *end = source_of(c).end;
     for (const char *at = s; n && (at = memmem(at, (size_t)(end - at), word, n)); at++)

@@ -18,6 +18,8 @@ void chat_template_close(struct chat_template **c);
 uint64_t chat_template_hash(const struct chat_template *c);
 /* True if the template has a version for tool use, or reads the variable `tools`. */
 bool chat_template_takes_tools(const struct chat_template *c);
+/* Whether the template, or its version for tools, reads this variable. */
+bool chat_template_reads(const struct chat_template *c, const char *variable);
 /* Returns whether the template text contains this word in quotes, as it does for the roles that it handles
  * separately. */
 bool chat_template_mentions(const struct chat_template *c, const char *word, size_t n);

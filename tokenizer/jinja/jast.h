@@ -121,6 +121,11 @@ struct jscope {
     int loop_slot, caller_slot, varargs_slot, kwargs_slot; /* slots of the special names, or -1 */
 };
 
+struct jread { /* a variable that the template reads and nothing in it sets before */
+    struct jread *next;
+    const struct jstr *name;
+};
+
 struct jinja {
     struct arena arena;
     char *source;
@@ -128,6 +133,7 @@ struct jinja {
     char *source_name;
     struct jnode *body;
     struct jscope *scope;
+    struct jread *reads;
 };
 
 struct jnode *jparse(struct jrun *r); /* parses the whole template */

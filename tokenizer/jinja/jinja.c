@@ -33,6 +33,7 @@ static int parse_protected(struct jinja *j, struct error *e) {
     j->body = jparse(&r);
     r.depth = 0;
     j->scope = jscope_resolve(&r, j->body);
+    j->reads = r.reads;
     return 0;
 }
 int jinja_parse(struct jinja **out, const char *source, size_t n, const char *what, struct error *e) {
@@ -62,6 +63,13 @@ void jinja_close(struct jinja **j) {
 const char *jinja_source(const struct jinja *j, size_t *n) {
     *n = j->n_source;
     return j->source;
+}
+
+bool jinja_reads(const struct jinja *j, const char *name) {
+    const size_t n = strlen(name);
+    for (const struct jread *at = j->reads; at; at = at->next)
+        if (at->name->n == n && !memcmp(at->name->s, name, n)) return true;
+    return false;
 }
 
 /* ---- rendering */

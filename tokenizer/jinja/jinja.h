@@ -12,6 +12,8 @@ struct jinja;
 int jinja_parse(struct jinja **j, const char *source, size_t n, const char *what, struct error *e);
 void jinja_close(struct jinja **j);
 const char *jinja_source(const struct jinja *j, size_t *n);
+/* Whether the template reads a variable of this name that it has not set itself. */
+bool jinja_reads(const struct jinja *j, const char *name);
 
 /* A variable that belongs to the template. Its text is TEXT_TEMPLATE. */
 struct jinja_var {

@@ -70,7 +70,11 @@ static void declare_name(struct jrun *r, struct jscope *s, struct jval name) {
 }
 static void record_load(struct jrun *r, struct jscope *s, struct jval name) {
     uint16_t h, i;
-    if (!find_in_parents(s, &name, &h, &i)) add_var(r, s, name, LOAD_RESOLVE);
+    if (find_in_parents(s, &name, &h, &i)) return;
+    struct jread *read = jalloc(r, sizeof *read);
+    *read = (struct jread){.next = r->reads, .name = name.s};
+    r->reads = read;
+    add_var(r, s, name, LOAD_RESOLVE);
 }
 static void record_store(struct jrun *r, struct jscope *s, struct jval name) {
     int i = find_in_scope(s, &name);

@@ -138,6 +138,7 @@ struct jrun {
     struct jdict *vars;
     const struct json **big; /* whole numbers past 64 bits of the variables, which are printed as they are written */
     uint32_t n_big;
+    struct jread *reads; /* while names are resolved: variables that the template reads */
 };
 #ifdef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
 enum { JINJA_MAX_STEPS = 20000 }; /* fuzzing gains nothing from long loops */
