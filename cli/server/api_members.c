@@ -7,7 +7,7 @@
 
 #include "cli/options/breakers.h"
 
-enum { MAX_STOPS = 16, MAX_BIASES = 1024, NAME_SHOWN = 60 };
+enum { MAX_STOPS = 256, MAX_BIASES = 1024, NAME_SHOWN = 60 };
 
 bool api_members_present(const struct json *j) { return j && j->type != JSON_NULL; }
 bool api_members_empty(const struct json *j) {
@@ -30,8 +30,9 @@ static int read_stop(struct api_request *r, const char *name, const struct json 
         return error_set(e, ERR_MEMORY, "no memory");
     for (uint32_t i = 0; i < n; i++) {
         const struct json *s = j->type == JSON_ARRAY ? &j->items[i] : j;
-        if (s->type != JSON_STRING || !s->n || memchr(s->string, 0, s->n))
-            return error_set(e, ERR_USAGE, "%s: must be non-empty strings", name);
+        if (s->type != JSON_STRING || memchr(s->string, 0, s->n))
+            return error_set(e, ERR_USAGE, "%s: must be strings", name);
+        if (!s->n) continue; /* of a form that was left empty */
         if (!(r->stop[r->n_stop++] = arena_strndup(&r->arena, s->string, s->n)))
             return error_set(e, ERR_MEMORY, "no memory");
     }
@@ -39,6 +40,7 @@ static int read_stop(struct api_request *r, const char *name, const struct json 
 }
 
 static int read_bias(struct api_request *r, const char *name, const struct json *j, struct error *e) {
+    if (j->type == JSON_ARRAY && !j->n) return 0; /* as PHP writes an empty object */
     if (j->type != JSON_OBJECT) return error_set(e, ERR_USAGE, "%s: must be an object of token ids and numbers", name);
     if (j->n > MAX_BIASES) return error_set(e, ERR_USAGE, "%s: at most %d tokens", name, MAX_BIASES);
     if (!(r->bias = arena_alloc(&r->arena, (size_t)j->n * sizeof *r->bias + 1)))

@@ -38,11 +38,11 @@ static void put_line(struct buf *b, const char *json, size_t n) {
     for (size_t i = 0; i < n; i++) buf_char(b, json[i] == '\n' || json[i] == '\r' ? ' ' : json[i]);
 }
 
-static void put_calls(struct buf *b, const struct api_choice *c) {
+static void put_calls(struct buf *b, const struct api_answer *a, const struct api_choice *c) {
     buf_str(b, ", \"tool_calls\": [");
     for (size_t i = 0; i < c->calls->n; i++) {
         const struct tool_call *call = &c->calls->v[i];
-        buf_fmt(b, "%s{\"function\": {\"index\": %zu, ", i ? ", " : "", i);
+        buf_fmt(b, "%s{\"id\": \"call_%s_%zu\", \"function\": {\"index\": %zu, ", i ? ", " : "", a->code, i, i);
         api_put_text_member(b, "name", call->name.data, call->name.len);
         buf_str(b, ", \"arguments\": ");
         put_line(b, call->arguments.data, call->arguments.len);
@@ -97,7 +97,7 @@ void ollama_finish(struct buf *b, struct api_answer *a, const struct api_choice 
     if (!c->calls->n) return;
     put_head(b, a);
     buf_str(b, "\"content\": \"\"");
-    put_calls(b, c);
+    put_calls(b, a, c);
     put_end(b, a, false);
     buf_str(b, "}\n");
 }
@@ -118,7 +118,7 @@ void ollama_whole(struct buf *b, struct api_answer *a, const struct api_choice *
         buf_str(b, ", ");
         api_put_text_member(b, "thinking", t->thinking.data, t->thinking.len);
     }
-    if (c->calls->n) put_calls(b, c);
+    if (c->calls->n) put_calls(b, a, c);
     put_end(b, a, true);
     put_logprobs(b, a, t, 0);
     put_statistics(b, t);

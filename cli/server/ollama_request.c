@@ -153,7 +153,8 @@ static int add_message(struct api_messages *m, const struct json *from, uint32_t
     const struct json *role = json_get(from, "role"), *content = json_get(from, "content"),
                       *calls = json_get(from, "tool_calls");
     const struct json *thought = json_get(from, "thinking"), *name = json_get(from, "tool_name"),
-                      *images = json_get(from, "images"), empty = api_messages_word("");
+                      *id = json_get(from, "tool_call_id"), *images = json_get(from, "images"),
+                      empty = api_messages_word("");
     struct json list, shown;
     size_t k = 0;
     while (k < 4 && !json_is(role, roles[k])) k++;
@@ -169,6 +170,7 @@ static int add_message(struct api_messages *m, const struct json *from, uint32_t
     TRY(api_messages_add(m, roles[k], content, e));
     if (thought && thought->type == JSON_STRING && thought->n) api_messages_set(m, "reasoning_content", thought);
     if (name && name->type == JSON_STRING) api_messages_set(m, "name", name);
+    if (id && id->type == JSON_STRING && id->n) api_messages_set(m, "tool_call_id", id);
     if (api_members_empty(calls)) return 0;
     TRY(read_calls(m->request, calls, i, &list, e));
     api_messages_set(m, "tool_calls", &list);

@@ -159,7 +159,9 @@ static enum MHD_Result on_answer(struct http_request *x) {
 static void put_model(const struct serve_model *m, struct buf *b) {
     buf_str(b, "{\"id\": ");
     out_json_string(b, m->name, strlen(m->name));
-    buf_str(b, ", \"object\": \"model\", \"created\": 0, \"owned_by\": \"hearth\"");
+    buf_str(b, ", \"object\": \"model\", \"created\": 0, \"owned_by\": \"hearth\", \"type\": \"model\", "
+               "\"created_at\": \"1970-01-01T00:00:00Z\", \"display_name\": ");
+    out_json_string(b, m->name, strlen(m->name));
     if (m->app->info && m->app->info->context) buf_fmt(b, ", \"max_model_len\": %d", m->app->info->context);
     buf_char(b, '}');
 }
@@ -172,7 +174,7 @@ static enum MHD_Result on_models(struct http_request *x) {
         if (i) buf_str(&b, ", ");
         put_model(s->models[i], &b);
     }
-    buf_str(&b, "]}\n");
+    buf_str(&b, "], \"has_more\": false}\n");
     return send_reply(x, 200, &b);
 }
 static enum MHD_Result on_model(struct http_request *x) {

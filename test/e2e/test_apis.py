@@ -63,6 +63,13 @@ class Samplers(Api):
         self.assertEqual(said, "temp 0.5 top-p 1 top-k 0 min-p 0 repeat-penalty 1 seed 1 max -1 dry-multiplier 0.5 dry-base 1.75 dry-allowed-length 2 dry-penalty-last-n -1 breaker <\n>")
 
 
+    def test_other_forms(self):
+        """Strings to stop at that a form left empty, an empty object as PHP writes it, and llama.cpp's name of a limit."""
+        said = lambda **more: self.s.chat("long", **more)[1]["choices"][0]["message"]["content"]
+        for more in ({"stop": ["", "word3", ""]}, {"stop": ["w%d " % i for i in range(100)] + ["word3"]}):
+            self.assertEqual(said(**more), "word0 word1 word2 ", more)
+        self.assertEqual(said(n_predict=5, logit_bias=[], stop=[""]), "word0")
+
     def test_efforts(self):
         """An effort in the words that the template knows, in the members of each protocol; "none" is also no thinking."""
         self.s.end()
@@ -280,6 +287,14 @@ class Ollama(Api):
         self.assertEqual(plain(got[-2]["message"]), plain(j["message"]))
         back = [{"role": "user", "content": "call"}, j["message"], {"role": "tool", "tool_name": "weather", "content": "sunny"}, {"role": "user", "content": "prompt"}]
         self.assertIn("[tool]sunny", self.post("/api/chat", {"messages": back, "tools": self.TOOLS, "stream": False})["message"]["content"])
+        ids = [c["id"] for c in j["message"]["tool_calls"]]
+        self.assertRegex(" ".join(ids), "^call_([0-9a-f]{24})_0 call_\\1_1$")
+        self.s.end()
+        self.env["FAKE_SHOWS_CALLS"] = "1"
+        self.s = self.serve()
+        back[2:3] = [{"role": "tool", "tool_call_id": i, "content": "sunny"} for i in reversed(ids)]
+        said = self.post("/api/chat", {"messages": back, "tools": self.TOOLS, "stream": False})["message"]["content"]
+        self.assertEqual([i for i in re.findall("call_[0-9a-f]{24}_[01]", said)], ids + ids[::-1])
 
     def test_calls_on_lines(self):
         """Arguments that the model writes on several lines are on the line of their object; /api/generate, which has no calls, gives them as the model writes them."""

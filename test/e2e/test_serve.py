@@ -26,6 +26,8 @@ class Protocol(Case):
         status, headers, data = self.s.request("GET", "/v1/models")
         self.assertEqual((status, headers["Content-Type"]), (200, "application/json"))
         self.assertEqual([m["id"] for m in json.loads(data)["data"]], ["fake"])
+        listed = json.loads(data)
+        self.assertEqual((listed["has_more"], listed["data"][0]["type"], listed["data"][0]["display_name"]), (False, "model", "fake"))  # as Anthropic's clients read
         self.assertEqual(json.loads(self.s.request("GET", "/v1/models/fake")[2])["id"], "fake")
         self.assertEqual(self.refused(404, "no such model", None, "/v1/models/other", "GET")["code"], "model_not_found")
 
@@ -227,9 +229,9 @@ class Protocol(Case):
         for body, word in (("", "request:"), ("{", "request:"), ("[]", "must be an object"), ('{"messages": 3}', "messages:"), ('{"messages": []}', "messages:"), ("\xff", "request:"),
                            ('{"messages": [3]}', "messages[0]"), ('{"messages": [{"role": "user"}]}', "messages[0].content"), ('{"messages": [{"content": "x"}]}', "messages[0]"),
                            (ask("x", n=17), "n: must be an integer from 1 to 16"), (ask("x", logprobs="yes"), "logprobs: must be"), (ask("x", top_logprobs=2), "top_logprobs: needs"), (ask("x", logprobs=True, top_logprobs=21), "top_logprobs: must be"), (ask("x", best_of=2), "best_of"), (ask("x", guided_choice=[1]), "guided_choice: choice 1"), (ask("x", guided_regex="(", guided_grammar="x"), "guided_grammar: cannot be combined"), (ask("x", guided_regex="("), "guided_regex: character 2"), (ask("x", guided_regex="(", stream=True), "guided_regex: character 2"), (ask("x", json_schema={"a": 1}), "json_schema"),
-                           (ask("x", ignore_eos=True), "ignore_eos"), (ask("x", stop_token_ids=[3]), "stop_token_ids"), (ask("x", enable_thinking=0), "enable_thinking: must be true or false"), (ask("x", thinking={"type": "maybe"}), "thinking.type"), (ask("x", thinking=True), "thinking.type"),
+                           (ask("x", ignore_eos=True), "ignore_eos"), (ask("x", include_stop_str_in_output=True), "include_stop_str"), (ask("x", xtc_probability=0.5), "xtc_probability"), (ask("x", stop_token_ids=[3]), "stop_token_ids"), (ask("x", enable_thinking=0), "enable_thinking: must be true or false"), (ask("x", thinking={"type": "maybe"}), "thinking.type"), (ask("x", thinking=True), "thinking.type"),
                            (ask("x", chat_template="{{ x }}"), "chat_template"), (ask("x", modalities=["text", "audio"]), "modalities"), (ask("x", web_search_options={}), "web_search_options"), (ask("x", max_tokens=-2), "max_tokens"), (ask("x", temperature=-1), "temperature"), (ask("x", temperature="hot"), "temperature"),
-                           (ask("x", stop=[3]), "stop"), (ask("x", stop=""), "stop"), (ask("x", tools={}), "tools"), (ask("x", tools=[3]), "tools[0]"), (ask("x", tools=[{"type": "function", "name": "a"}]), "tools[0].function.name: missing"), (ask("x", tools=[{"function": {}}]), "tools[0].function.name"),
+                           (ask("x", stop=[3]), "stop"), (ask("x", stop=["a"] * 257), "stop: at most 256"), (ask("x", tools={}), "tools"), (ask("x", tools=[3]), "tools[0]"), (ask("x", tools=[{"type": "function", "name": "a"}]), "tools[0].function.name: missing"), (ask("x", tools=[{"function": {}}]), "tools[0].function.name"),
                            (ask("x", tool_choice="required"), "tool_choice"), (ask("x", response_format={"type": "yaml"}), "response_format.type"), (ask("x", response_format={"type": "json_schema", "json_schema": {"schema": {"not": {"format": "x"}}}}), "#/not"), (ask("x", response_format={"type": "json_object", "schema": {"not": {"format": "x"}}}), "response_format.schema: #/not"), (ask("x", response_format={"type": "json_schema"}), "response_format: a schema is required"), (ask("x", frequency_penalty=3), "frequency_penalty"),
                            (ask("x", chat_template_kwargs=[]), "chat_template_kwargs"), (ask("x", seed=1.5), "seed: must be an integer"), (ask("x", logit_bias={"five": 1}), "logit_bias"), (ask("x", logit_bias={"5": 101}), "logit_bias"), (ask("x", logit_bias=[5]), "logit_bias"),
                            (ask([{"type": "image_url", "image_url": {"url": "x"}}]), "messages[0].content[0]: hearth fetches no images from the network"), (ask([{"type": "text"}]), "messages[0].content[0]"),
@@ -249,7 +251,7 @@ class Protocol(Case):
         self.refused(405, "needs method POST", None, post, "GET")
         self.refused(405, "needs method GET", {}, "/v1/models")
         self.assertEqual(self.s.chat("harmless", n=1, logprobs=False, logit_bias={}, tool_choice="auto", response_format={"type": "text"}, presence_penalty=0, user="u", best_of=1, mirostat=0, typical_p=1.0, grammar="", min_tokens=0, modalities=["text"], max_tokens=-1,
-                                     max_completion_tokens=None, seed=-1, stop=None, tools=None, enable_thinking=None, metadata={"a": "b"}, service_tier="auto", xtc_probability=0, echo=False,
+                                     max_completion_tokens=None, seed=-1, stop="", tools=None, enable_thinking=None, metadata={"a": "b"}, service_tier="auto", xtc_probability=0, tfs_z=1, top_a=0, dynatemp_range=0, echo=False,
                                      prompt_cache_key="a", stream_options_of=None, reasoning_effort="low", verbosity="low", stream_options={"every": 5}, some_other_field={"a": 1})[0], 200)
         strict = self.serve_strict()
         for body, word in ((ask("x", some_other_field={"a": 1}), "some_other_field is not supported: unknown member"), (ask("x", stream_options={"every": 5}), "stream_options.every"), (ask("x", tools=[{"type": "custom"}]), "tools[0].type")):

@@ -485,6 +485,8 @@ change("effort-refused", "an effort that the template refuses stays", "unit_chat
 change("effort-unnamed", "an effort that the template neither names nor refuses stays", "unit_chat", ("tokenizer/chat/chat_effort.c", "|| !may_take(c, level)", ""))
 change("effort-protocols", "efforts of requests reach the template as they are", "e2e_apis", ("cli/server/api_messages.c", "if (word) *level = api_messages_word(word), *effort = level;", ""))
 change("template-reads", "a variable that only a loop or a macro of a template reads counts as none", "unit_jinja", ("tokenizer/jinja/jscope.c", "r->reads = read;", "if (!s->parent) r->reads = read;"))
+change("ollama-result-id", "results of /api/chat are assigned by their order", "e2e_apis", ("cli/server/ollama_request.c", "if (id && id->type == JSON_STRING && id->n) api", "if (0) api"))
+change("stop-empty", "an empty string to stop at ends an answer at once", "e2e_apis", ("cli/server/api_members.c", "if (!s->n) continue;", ""))
 change("store-name", "a model of LM Studio is called by its file", "e2e_models", ("cli/options/model_stores.c", "if (is_same_file(l.v[i].dir, path))", "if (0)"))
 change("effort-status", "the status of an answer does not name the effort", "e2e_answer", ("cli/chat/screen.c", "else if (effort) buf_fmt(&b,", "else if (0) buf_fmt(&b,"))
 COMPACT = "cli/chat/compact.c"
