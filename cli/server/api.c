@@ -21,7 +21,8 @@ int api_parse_root(struct api_request *r, const char *body, size_t n, struct jso
                               .top_k = -1,
                               .max_tokens = -1,
                               .seed = -1,
-                              .n = 1};
+                              .n = 1,
+                              .n_prompts = 1};
     int rc = json_parse(&r->arena, body, n, 0, "request", root, e);
     if (rc == ERR_MODEL) rc = e->code = ERR_USAGE;
     return !rc && root->type != JSON_OBJECT ? error_set(e, ERR_USAGE, "request: must be an object") : rc;
@@ -31,6 +32,8 @@ void api_free(struct api_request *r) {
     arena_free(&r->arena);
     *r = (struct api_request){0};
 }
+
+int api_n_choices(const struct api_request *r) { return r->n * (int)r->n_prompts; }
 
 void api_answer_free(struct api_answer *a) {
     buf_free(&a->text);
@@ -57,7 +60,7 @@ void api_override_sampling(const struct api_request *r, int choice, struct sampl
     if (r->dry_breakers) memcpy(s->dry.breakers, r->dry_breakers, sizeof s->dry.breakers);
     if (r->top_k >= 0) s->top_k = r->top_k;
     if (r->seed >= 0) s->seed = (uint64_t)r->seed;
-    s->seed += (uint64_t)choice;
+    s->seed += (uint64_t)(choice % r->n); /* an answer of several prompts is as alone */
     s->bias = r->bias, s->n_bias = r->n_bias;
 }
 

@@ -5,7 +5,8 @@
 #include "tokenizer/chat/tool_calls.h"
 #include "tokenizer/tokenizer.h"
 
-enum { API_MAX_CHOICES = 16, API_ID_SIZE = 40 };
+/* MAX_N: answers to one prompt; MAX_CHOICES: of one request */
+enum { API_MAX_N = 16, API_MAX_CHOICES = 128, API_ID_SIZE = 40 };
 enum api_tool_choice { API_TOOLS_AUTO, API_TOOLS_NONE, API_TOOLS_REQUIRED };
 
 /* A tool of a namespace. The model calls it by one joined name; the client knows the namespace and the name. */
@@ -51,16 +52,16 @@ struct api_request {
     const char *dry_breakers; /* as struct dry has them; NULL: absent */
     int top_k, max_tokens;    /* -1: absent */
     int64_t seed;             /* -1: absent */
-    /* answers, 1 to API_MAX_CHOICES */
-    int n;
-    int best_of; /* 0, or as n */
+    int n;                    /* answers to each prompt, 1 to API_MAX_N */
+    int best_of;              /* 0, or as n */
     bool logprobs;
     int n_top_logprobs;
     struct logit_bias *bias;
     int n_bias;
     const char **stop; /* NUL-terminated */
     size_t n_stop;
-    const struct json *raw_prompt; /* prompt of a text completion, a string or a list of ids; NULL: a chat */
+    const struct json *raw_prompt; /* prompts of a text completion, each a string or a list of ids; NULL: a chat */
+    uint32_t n_prompts;            /* 1, or that of raw_prompt */
     const struct json *suffix; /* text after the gap that raw_prompt, then a string, is to be continued to; NULL: none
                                 */
     struct grammar_source source; /* schema, pattern or grammar of the answer, if has_source */
@@ -134,6 +135,7 @@ extern const struct api_protocol openai_chat, openai_text, openai_responses, ant
 /* Sets r to a request without members and parses its JSON text. */
 int api_parse_root(struct api_request *r, const char *body, size_t n, struct json *root, struct error *e);
 void api_free(struct api_request *r);
+int api_n_choices(const struct api_request *r); /* the answers to all prompts, in the order of these */
 void api_answer_free(struct api_answer *a);
 /* Overrides in s the sampling options that the request sets. choice: each answer has a seed of its own. r must outlive
  * the turn. */

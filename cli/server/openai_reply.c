@@ -139,15 +139,16 @@ static void put_why(struct buf *b, const struct turn_stats *s) {
 
 void openai_put_usage(struct buf *b, const struct api_answer *a, const struct api_choice *c, int n) {
     const struct turn_stats *s = &c->turn->stats;
-    int answer = 0, thinking = 0;
+    int prompt = 0, cached = 0, answer = 0, thinking = 0;
     for (int i = 0; i < n; i++) answer += c[i].turn->stats.answer_tokens, thinking += c[i].turn->n_thinking;
+    for (int i = 0; i < n; i += a->request->n) /* the first answer to each prompt */
+        prompt += c[i].turn->stats.prompt_tokens, cached += c[i].turn->stats.cached_tokens;
     buf_fmt(
         b,
         "\"usage\": {\"prompt_tokens\": %d, \"completion_tokens\": %d, \"total_tokens\": %d, "
         "\"prompt_tokens_details\": {\"cached_tokens\": %d}, "
         "\"completion_tokens_details\": {\"reasoning_tokens\": %d}}, \"timings\": {\"reason\": \"%s\", \"timing\": ",
-        s->prompt_tokens, answer, s->prompt_tokens + answer, s->cached_tokens, thinking,
-        turn_reason_name(c->turn->reason));
+        prompt, answer, prompt + answer, cached, thinking, turn_reason_name(c->turn->reason));
     turn_json_timing(c->turn, b);
     if (a->request->explain) put_why(b, s);
     buf_char(b, '}');

@@ -50,8 +50,8 @@ static const struct api_member members[] = {
     API_VALUE("max_tokens", MEMBER_LIMIT, max_tokens),
     API_VALUE("max_completion_tokens", MEMBER_LIMIT, max_tokens),
     API_VALUE("n_predict", MEMBER_LIMIT, max_tokens),
-    API_VALUE("n", MEMBER_INTEGER, n, 1, API_MAX_CHOICES),
-    API_VALUE("best_of", MEMBER_INTEGER, best_of, 1, API_MAX_CHOICES),
+    API_VALUE("n", MEMBER_INTEGER, n, 1, API_MAX_N),
+    API_VALUE("best_of", MEMBER_INTEGER, best_of, 1, API_MAX_N),
     {.name = "stop", .kind = MEMBER_STOP},
     {.name = "logit_bias", .kind = MEMBER_BIAS},
     {.name = "logprobs", .kind = MEMBER_FLAG, .offset = offsetof(struct api_request, logprobs), .forms = CHAT},
@@ -306,28 +306,37 @@ static int read_text_logprobs(struct api_request *r, const struct json *j, struc
     return 0;
 }
 
+/* Reads one prompt, or a list of them. */
+static int read_prompts(struct api_request *r, const struct json *root, struct error *e) {
+    const struct json *prompt = json_get(root, "prompt");
+    const bool is_list = prompt && prompt->type == JSON_ARRAY && prompt->n && prompt->items[0].type != JSON_INT;
+    struct json *all;
+    if (!api_members_present(prompt)) return error_set(e, ERR_USAGE, "prompt: missing");
+    r->n_prompts = is_list ? prompt->n : 1;
+    if (r->n_prompts > (uint32_t)(API_MAX_CHOICES / r->n))
+        return error_set(e, ERR_USAGE, "prompt: at most %d answers in one request", API_MAX_CHOICES);
+    if (!(all = arena_alloc(&r->arena, r->n_prompts * sizeof *all))) return error_set(e, ERR_MEMORY, "no memory");
+    for (uint32_t i = 0; i < r->n_prompts; i++) {
+        all[i] = is_list ? prompt->items[i] : *prompt;
+        if (r->suffix && (all[i].type != JSON_STRING || r->n_prompts > 1))
+            return error_set(e, ERR_USAGE, "suffix: needs one prompt that is a text");
+        if ((all[i].type != JSON_STRING && all[i].type != JSON_ARRAY) || (!all[i].n && !r->suffix))
+            return error_set(e, ERR_USAGE, "prompt: must be texts or lists of ids, none of them empty");
+    }
+    r->raw_prompt = all;
+    return 0;
+}
+
 static int parse_text(struct api_request *r, const char *body, size_t n, const struct chat_template *chat, bool strict,
                       struct error *e) {
     enum { DEFAULT_TOKENS = 16 }; /* as the protocol says */
-    struct json root, *copy;
+    struct json root;
     TRY(api_parse_root(r, body, n, &root, e));
     r->max_tokens = DEFAULT_TOKENS;
     TRY(read_parameters(r, &root, TEXT, strict, e));
     TRY(read_text_logprobs(r, json_get(&root, "logprobs"), e));
-    const struct json *prompt = json_get(&root, "prompt");
-    if (prompt && prompt->type == JSON_ARRAY && prompt->n == 1 &&
-        (prompt->items[0].type == JSON_STRING || prompt->items[0].type == JSON_ARRAY))
-        prompt = &prompt->items[0]; /* the only one of a list */
     if (r->suffix && !r->suffix->n) r->suffix = NULL;
-    if (r->suffix && (!prompt || prompt->type != JSON_STRING))
-        return error_set(e, ERR_USAGE, "suffix: needs a prompt that is a text");
-    if (!prompt || (prompt->type != JSON_STRING && prompt->type != JSON_ARRAY) || (!prompt->n && !r->suffix) ||
-        (prompt->type == JSON_ARRAY && prompt->items[0].type != JSON_INT))
-        return error_set(e, ERR_USAGE, "prompt: a text or a list of ids is required; one prompt per request");
-    if (!(copy = arena_alloc(&r->arena, sizeof *copy))) return error_set(e, ERR_MEMORY, "no memory");
-    *copy = *prompt;
-    r->raw_prompt = copy;
-    return 0;
+    return read_prompts(r, &root, e);
 }
 
 const struct api_protocol openai_chat = {.id_prefix = "chatcmpl-",

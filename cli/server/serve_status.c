@@ -28,7 +28,7 @@ static size_t unshared_tokens(const struct serve_session *k, size_t n) {
 /* Tokens in the KV cache of a running answer, apart from shared ones. */
 static size_t choice_tokens(const struct http_choice *c) {
     const struct turn *t = &c->turn;
-    const int prompt = (int)c->request->n_prompt;
+    const int prompt = (int)c->n_prompt;
     if (t->n_tokens) return unshared_tokens(c->session, (size_t)prompt + (size_t)t->n_tokens);
     /* the cached prefix, and what is prefilled */
     return unshared_tokens(c->session, t->prefill_total && t->prefill_total <= prompt
@@ -56,7 +56,7 @@ uint64_t serve_status_kv_bytes(const struct server *s) {
 static void put_choice_status(struct buf *b, const struct http_choice *c) {
     const struct http_request *x = c->request;
     const struct turn *t = &c->turn;
-    int prompt = (int)x->n_prompt;
+    int prompt = (int)c->n_prompt;
     buf_str(b, "{");
     if (x->pid) buf_fmt(b, "\"process\": %ld, ", (long)x->pid);
     if (c->state == HTTP_CHOICE_WAITING) buf_fmt(b, "\"state\": \"waiting\", \"prompt_tokens\": %d}", prompt);

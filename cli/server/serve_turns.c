@@ -39,6 +39,13 @@ static void free_choice(struct http_choice *c) {
     tool_stream_close(&c->tool_stream);
 }
 
+static void free_prompts(struct http_request *x) {
+    prompt_free(&x->prompt);
+    for (uint32_t i = 0; x->more && i + 1 < x->request.n_prompts; i++) prompt_free(&x->more[i]);
+    mem_free(x->more);
+    x->more = NULL;
+}
+
 void serve_request_free(struct http_request *x) {
     struct server *s = x->server;
     struct http_request **at = &s->requests;
@@ -49,7 +56,7 @@ void serve_request_free(struct http_request *x) {
     for (int i = 0; i < x->n_choices; i++) free_choice(&x->choices[i]);
     mem_free(x->choices);
     source_free(&x->grammars);
-    prompt_free(&x->prompt);
+    free_prompts(x);
     api_answer_free(&x->answer);
     api_free(&x->request);
     buf_free(&x->body);
@@ -90,9 +97,10 @@ static int check_model(const struct http_request *x, struct error *e) {
                      name);
 }
 
-/* Appends a list of ids to the prompt; name: of the member that has it. */
-static int add_ids(struct http_request *x, const char *name, const struct json *list, struct error *e) {
-    struct ids *ids = &x->prompt.ids;
+/* Appends a list of ids to a prompt; name: of the member that has it. */
+static int add_ids(struct http_request *x, struct prompt *to, const char *name, const struct json *list,
+                   struct error *e) {
+    struct ids *ids = &to->ids;
     for (uint32_t i = 0; i < list->n; i++) {
         const int64_t id = json_int(&list->items[i], -1);
         if (id < 0 || id >= tokenizer_n_ids(x->model->app->tokenizer))
@@ -104,16 +112,22 @@ static int add_ids(struct http_request *x, const char *name, const struct json *
     return 0;
 }
 
-/* The prompt of a text completion: BOS and the text, in which clients write control tokens, or ids as given; or the
+/* Makes a prompt of a text completion: BOS and the text, in which clients write control tokens, or ids as given; or the
  * text before and after a gap. */
-static int make_raw_prompt(struct http_request *x, struct error *e) {
-    const struct json *p = x->request.raw_prompt;
+static int make_raw_prompt(struct http_request *x, const struct json *p, struct prompt *out, struct error *e) {
     struct app *a = x->model->app;
-    if (x->request.suffix) TRY(infill_make_prompt(a, p, x->request.suffix, &x->prompt, e));
-    else if (p->type == JSON_STRING) TRY(prompt_from_raw(a, p->string, p->n, true, &x->prompt, e));
-    else TRY(add_ids(x, "prompt", p, e));
-    x->prompt.n_given = x->prompt.ids.n;
-    x->prompt.is_raw = true;
+    if (x->request.suffix) TRY(infill_make_prompt(a, p, x->request.suffix, out, e));
+    else if (p->type == JSON_STRING) TRY(prompt_from_raw(a, p->string, p->n, true, out, e));
+    else TRY(add_ids(x, out, "prompt", p, e));
+    out->n_given = out->ids.n;
+    out->is_raw = true;
+    return 0;
+}
+static int make_raw_prompts(struct http_request *x, struct error *e) {
+    const uint32_t n = x->request.n_prompts;
+    if (n > 1 && !(x->more = mem_calloc(n - 1, sizeof *x->more))) return error_set(e, ERR_MEMORY, "no memory");
+    for (uint32_t i = 0; i < n; i++)
+        TRY(make_raw_prompt(x, &x->request.raw_prompt[i], i ? &x->more[i - 1] : &x->prompt, e));
     return 0;
 }
 
@@ -132,7 +146,7 @@ int serve_make_prompt(struct http_request *x, struct error *e) {
     struct app *a = x->model->app;
     if (x->request.load_only) return 0;
     if (x->request.skipped_tool) note_skipped_tool(x->server, x->request.skipped_tool);
-    if (x->request.raw_prompt) return make_raw_prompt(x, e);
+    if (x->request.raw_prompt) return make_raw_prompts(x, e);
     struct api_request *r = &x->request;
     const bool required = r->tool_choice == API_TOOLS_REQUIRED;
     if (required || (r->has_source && r->tools)) { /* a call is an answer whatever the format */
@@ -154,7 +168,7 @@ int serve_make_prompt(struct http_request *x, struct error *e) {
     if (!rc && r->generated) {
         ids_free(&x->prompt.fixed_answer);
         x->prompt.is_cut = !r->generated_whole;
-        rc = add_ids(x, "generated", r->generated, e);
+        rc = add_ids(x, &x->prompt, "generated", r->generated, e);
     }
     return rc;
 }
@@ -177,13 +191,16 @@ static uint64_t client_of(const struct http_request *x) {
 /* Queues all answers of a request. */
 static int queue_choices(struct http_request *x, struct error *e) {
     struct server *s = x->server;
-    if (!(x->choices = mem_calloc((size_t)x->request.n, sizeof *x->choices)))
-        return error_set(e, ERR_MEMORY, "no memory");
-    x->n_choices = x->request.n;
+    const int n = api_n_choices(&x->request);
+    if (!(x->choices = mem_calloc((size_t)n, sizeof *x->choices))) return error_set(e, ERR_MEMORY, "no memory");
+    x->n_choices = n;
     x->state = HTTP_REQUEST_ANSWERING;
     for (int i = 0; i < x->n_choices; i++) {
         struct http_choice *c = &x->choices[i];
+        const int prompt = i / x->request.n;
         c->request = x, c->index = i;
+        c->prompt = prompt ? &x->more[prompt - 1] : &x->prompt;
+        c->n_prompt = c->prompt->ids.n;
         fair_queue_push(&x->model->queue, &c->queue_entry, client_of(x), ++s->n_orders);
     }
     return 0;
@@ -206,11 +223,14 @@ static void on_compiled(struct http_request *x, int rc, const struct error *e) {
 }
 
 /* Agents that then shorten a chat know these words. */
-static int check_length(const struct http_request *x, struct error *e) {
+static int check_length(const struct http_request *x, const struct prompt *p, struct error *e) {
     const struct engine_info *i = x->model->app->info;
-    if (x->prompt.fixed_answer.n || !i->context || x->prompt.ids.n + 1 <= (size_t)i->context) return 0;
-    return error_set(e, ERR_CONTEXT, "prompt is too long: %zu tokens > %d maximum, which the context holds",
-                     x->prompt.ids.n, i->context);
+    if (p->fixed_answer.n || !i->context || p->ids.n + 1 <= (size_t)i->context) return 0;
+    return error_set(e, ERR_CONTEXT, "prompt is too long: %zu tokens > %d maximum, which the context holds", p->ids.n,
+                     i->context);
+}
+static int check_prompt(const struct http_request *x, const struct prompt *p, struct error *e) {
+    return p->ids.n ? check_length(x, p, e) : error_set(e, ERR_USAGE, "messages: the prompt is empty");
 }
 
 int serve_enqueue(struct http_request *x, struct error *e) {
@@ -223,7 +243,7 @@ int serve_enqueue(struct http_request *x, struct error *e) {
     x->answer.model = x->model->name;
     int waiting = 0, of_client = 0;
     for (const struct http_request *o = s->requests; o; o = o->next) {
-        const int n = o->state == HTTP_REQUEST_COMPILING   ? o->request.n
+        const int n = o->state == HTTP_REQUEST_COMPILING   ? api_n_choices(&o->request)
                       : o->state == HTTP_REQUEST_ANSWERING ? o->n_choices - o->n_begun
                                                            : 0;
         waiting += n, of_client += o->client_job == x->client_job ? n : 0;
@@ -234,12 +254,11 @@ int serve_enqueue(struct http_request *x, struct error *e) {
     int rc = serve_make_prompt(x, e);
     if (!rc) serve_model_keep(x);
     if (rc || x->request.load_only) return rc;
-    if (!x->prompt.ids.n) rc = error_set(e, ERR_USAGE, "messages: the prompt is empty");
-    if (!rc) rc = check_length(x, e);
+    rc = check_prompt(x, &x->prompt, e);
+    for (uint32_t i = 0; x->more && i + 1 < x->request.n_prompts && !rc; i++) rc = check_prompt(x, &x->more[i], e);
     if (!rc) rc = make_id(x, e);
     if (rc) return rc;
     x->answer.n_prompt = (int)x->prompt.ids.n;
-    x->n_prompt = x->prompt.ids.n;
     x->document_dropped = x->prompt.document_dropped;
     x->prompt.document_dropped = false; /* a note for the client, not for the server's terminal */
     return x->request.has_source ? serve_compile(x, COMPILE_GRAMMAR, client_of(x), on_compiled, e)
@@ -465,11 +484,11 @@ static int begin_turn(struct http_choice *c, struct serve_session *k, struct err
                         .flags = flags,
                         .wants_logprobs = x->request.logprobs,
                         .n_top_logprobs = x->request.n_top_logprobs};
-    TRY(check_length(x, e)); /* the engine's context may differ from the one in the file */
+    TRY(check_length(x, c->prompt, e)); /* the engine's context may differ from the one in the file */
     open_sampling(x->model->app, &s->app->opts, &q.sampling);
     api_override_sampling(&x->request, c->index, &q.sampling);
-    if (x->request.has_source) x->prompt.source = &x->request.source;
-    TRY(turn_start(&c->turn, x->model->app, k->client, &x->prompt, &q, add_generated, c, e));
+    if (x->request.has_source) c->prompt->source = &x->request.source;
+    TRY(turn_start(&c->turn, x->model->app, k->client, c->prompt, &q, add_generated, c, e));
     turn_set_stops(&c->turn, x->request.stop, x->request.n_stop);
     const struct json *begun = x->request.partial_answer;
     c->turn.text_begun = begun && begun->n;
@@ -483,7 +502,8 @@ static int begin_turn(struct http_choice *c, struct serve_session *k, struct err
     fair_queue_serve(&x->model->queue, &c->queue_entry);
     x->model->last_used = s->n_orders;
     c->state = HTTP_CHOICE_RUNNING;
-    if (++x->n_begun == x->n_choices) prompt_free(&x->prompt);
+    c->prompt = NULL;
+    if (++x->n_begun == x->n_choices) free_prompts(x);
     add_comments(x, k);
     return 0;
 }
@@ -506,8 +526,7 @@ static void start_waiting(struct server *s, const struct serve_model *m) {
         struct error e = {.code = ERR_MEMORY, .text = "no memory for a session"};
         int busy = 0;
         for (int i = 0; i < s->n_sessions; i++) busy += s->sessions[i].choice != NULL;
-        struct serve_session *k =
-            first && busy < s->max_sessions ? choose_session(s, m, &first->request->prompt, &e) : NULL;
+        struct serve_session *k = first && busy < s->max_sessions ? choose_session(s, m, first->prompt, &e) : NULL;
         if (!first || (!k && busy)) return; /* retried when a request ends */
         int rc = k ? begin_turn(first, k, &e) : ERR_MEMORY;
         if (!rc) continue;

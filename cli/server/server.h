@@ -74,6 +74,8 @@ struct http_choice {
     enum http_choice_state state;
     struct fair_entry queue_entry; /* its client and, while it waits, its place in the queue */
     struct serve_session *session; /* while it runs */
+    struct prompt *prompt;         /* of the request; NULL: the turn has begun */
+    size_t n_prompt;               /* in tokens */
     struct turn turn;
     struct tool_calls calls; /* calls of the ended turn */
     /* generated, not formatted yet: formatted when the connection can send, so that a slow reader costs few bytes */
@@ -131,7 +133,8 @@ struct http_request {
     struct error refused;
     struct api_answer answer;
     struct prompt prompt;
-    size_t n_prompt; /* in tokens; the prompt is freed when all turns have begun */
+    struct prompt *more; /* [request.n_prompts - 1]: the prompts after the first; all are freed when all turns have
+                            begun */
     bool document_dropped;
     struct http_choice *choices; /* [n_choices]; none before the request is queued */
     int n_choices, n_begun, n_done;

@@ -270,7 +270,7 @@ class Texts(Case):
         self.assertEqual(len(bos), 1)  # a text that begins with it gets no second one
         self.assertEqual([n for _, n in self.answers(s, "/v1/completions", {"prompt": "<|begin|>x", "max_tokens": 1}, {"prompt": "x", "max_tokens": 1})], [1 + len(ids("x"))] * 2)
         self.assertEqual(self.answers(s, "/api/generate", {"suffix": after, **some}), self.answers(s, "/v1/completions", {"prompt": "", "suffix": after, "temperature": 0, "max_tokens": 8}))
-        for body, word in (({"prompt": [1], "suffix": "x"}, "suffix: needs a prompt that is a text"), ({"prompt": "a", "suffix": 3}, "suffix: must be a string")):
+        for body, word in (({"prompt": ["a", "b"], "suffix": "x"}, "suffix: needs one prompt"), ({"prompt": [1], "suffix": "x"}, "suffix: needs one prompt that is a text"), ({"prompt": "a", "suffix": 3}, "suffix: must be a string")):
             status, headers, data = s.request("POST", "/v1/completions", body)
             self.assertEqual((status, word in json.loads(data)["error"]["message"]), (400, True), data)
 

@@ -210,6 +210,23 @@ class Protocol(Case):
         self.assertEqual("".join(choice["text"] for j in chunks(c.getresponse())[0] for choice in j["choices"]), whole)
         c.close()
 
+    def test_several_prompts(self):
+        """A request with several prompts, as LangChain and evaluations send, has the answers of each, in their order; a stream has the same."""
+        prompts, body = ["abc", [104, 105], "xyz"], {"max_tokens": 20, "n": 2, "seed": 5}
+        ask = lambda prompt: json.loads(self.s.request("POST", "/v1/completions", {**body, "prompt": prompt})[2])
+        alone, j = [ask(p) for p in prompts], ask(prompts)
+        self.assertEqual([(c["index"], c["text"]) for c in j["choices"]], list(enumerate(c["text"] for a in alone for c in a["choices"])))
+        self.assertEqual(len({c["text"] for c in j["choices"][::2]}), 3)
+        for name in ("prompt_tokens", "completion_tokens", "total_tokens"):
+            self.assertEqual(j["usage"][name], sum(a["usage"][name] for a in alone))
+        c = self.s.connection()
+        c.request("POST", "/v1/completions", json.dumps({**body, "prompt": prompts, "stream": True}))
+        texts = [""] * 6
+        for choice in (choice for j in chunks(c.getresponse())[0] for choice in j["choices"]):
+            texts[choice["index"]] += choice["text"]
+        c.close()
+        self.assertEqual(texts, [c["text"] for c in j["choices"]])
+
     def test_answers_continue_a_given_start(self):
         """An answer continues after its given start; what cannot continue is refused. And counting a prompt's tokens runs no answer."""
         begun = lambda text, **more: {"messages": [{"role": "user", "content": "long"}, {"role": "assistant", "content": text, **more}], "continue_final_message": True, "add_generation_prompt": False}
@@ -245,7 +262,7 @@ class Protocol(Case):
             self.refused(400, word, body)
         self.assertEqual(self.refused(400, "prompt is too long: 70017 tokens > 65536 maximum", ask("x" * 70000))["code"], "context_length_exceeded")
         self.assertEqual(self.s.chat("x", model="other")[0], 200)
-        for body, word in (({}, "prompt"), ({"prompt": ["a", "b"]}, "prompt: "), ({"prompt": [[1], [2]]}, "prompt: "), ({"prompt": [[]]}, "prompt: "), ({"prompt": [[["a"]]]}, "prompt: "), ({"prompt": [1, -1]}, "prompt[1]"), ({"prompt": "x", "messages": []}, "messages: belongs to"), ({"prompt": "x", "echo": True}, "echo"), ({"prompt": "x", "enable_thinking": True}, "enable_thinking: belongs to")):
+        for body, word in (({}, "prompt"), ({"prompt": ["a", ""]}, "prompt: "), ({"prompt": ["a", 1]}, "prompt: "), ({"prompt": ["a"] * 129}, "prompt: at most 128 answers"), ({"prompt": ["a"] * 65, "n": 2}, "prompt: at most 128 answers"), ({"prompt": ["a", "x" * 70000]}, "prompt is too long"), ({"prompt": [[]]}, "prompt: "), ({"prompt": [[["a"]]]}, "prompt[0]"), ({"prompt": [1, -1]}, "prompt[1]"), ({"prompt": "x", "messages": []}, "messages: belongs to"), ({"prompt": "x", "echo": True}, "echo"), ({"prompt": "x", "enable_thinking": True}, "enable_thinking: belongs to")):
             self.refused(400, word, body, "/v1/completions")
         self.refused(404, "no resource", {}, "/" + "a" * 3000)
         self.refused(405, "needs method POST", None, post, "GET")
