@@ -210,6 +210,14 @@ static int run_mode(struct app *a, struct error *e) {
     return answer_or_chat(a, e);
 }
 
+/* Looks for the options that give errors a form, behind one that is wrong. */
+static void find_json(struct app *a, int argc, char **argv) {
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
+        a->opts.v[OPT_JSON].on |= !strcmp(argv[i], "--json");
+        a->opts.v[OPT_JSON_LINES].on |= !strcmp(argv[i], "--json-lines");
+    }
+}
+
 int cli_main(int argc, char **argv) {
     static struct app a; /* static: the log and signal handlers may use it until exit */
     struct error e = {0};
@@ -222,6 +230,7 @@ int cli_main(int argc, char **argv) {
     opt_init(&a.opts);
     progress_init(false, false, false);
     int rc = opt_parse(&a.opts, argc, argv, &e);
+    if (rc) find_json(&a, argc, argv);
     bool plain = a.opts.v[OPT_HELP].on || a.opts.v[OPT_VERSION].on; /* answered even if the configuration is invalid */
     report_set_quiet(a.opts.v[OPT_QUIET].on);
     if (!rc && !plain && !(rc = opt_config_environment(&a.opts, on_config_warning, NULL, &e)))

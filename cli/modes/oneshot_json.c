@@ -28,8 +28,8 @@ int oneshot_json_text(void *ctx, enum output_kind part, const char *data, size_t
 
 void oneshot_json_error(const struct app *a, const struct error *e) {
     struct buf b = {0};
-    bool lines = a->opts.v[OPT_JSON_LINES].on;
-    if (json_printed || opt_mode(&a->opts) != OPT_COUNT || (!lines && !a->opts.v[OPT_JSON].on)) return;
+    const bool answers = opt_mode(&a->opts) == OPT_COUNT, lines = answers && a->opts.v[OPT_JSON_LINES].on;
+    if (json_printed || (!answers && out_wrote()) || (!lines && !a->opts.v[OPT_JSON].on)) return;
     buf_str(&b, lines ? "{\"type\": \"error\", \"error\": {" : "{\"error\": {");
     buf_fmt(&b, "\"code\": %d, \"message\": ", error_exit_code(e->code));
     out_json_string(&b, e->text, strlen(e->text));

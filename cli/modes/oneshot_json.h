@@ -17,5 +17,6 @@ void oneshot_json_part(const struct app *a, int part, int n_parts);
 void oneshot_json_call(const struct app *a, const struct tool_call *call);
 void oneshot_json_result(const struct app *a, const struct tool_call *call, const struct tool_result *r,
                          struct buf *calls);
-/* Prints the error object of --json and --json-lines on stdout; nothing without these options. */
+/* Prints the error object of --json and --json-lines on stdout; nothing without these options. Modes other than answers
+ * have it with --json, unless they have printed a part of their output. */
 void oneshot_json_error(const struct app *a, const struct error *e);

@@ -58,7 +58,7 @@ struct api_request {
     int n_top_logprobs;
     struct logit_bias *bias;
     int n_bias;
-    const char **stop; /* NUL-terminated */
+    const char **stop; /* NUL-terminated; an empty one, as of a form that was left empty, ends nothing */
     size_t n_stop;
     const struct json *raw_prompt; /* prompts of a text completion, each a string or a list of ids; NULL: a chat */
     uint32_t n_prompts;            /* 1, or that of raw_prompt */

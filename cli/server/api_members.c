@@ -32,7 +32,6 @@ static int read_stop(struct api_request *r, const char *name, const struct json 
         const struct json *s = j->type == JSON_ARRAY ? &j->items[i] : j;
         if (s->type != JSON_STRING || memchr(s->string, 0, s->n))
             return error_set(e, ERR_USAGE, "%s: must be strings", name);
-        if (!s->n) continue; /* of a form that was left empty */
         if (!(r->stop[r->n_stop++] = arena_strndup(&r->arena, s->string, s->n)))
             return error_set(e, ERR_MEMORY, "no memory");
     }

@@ -13,6 +13,7 @@
 #include "cli/terminal/sanitize.h"
 
 static bool stdin_closed, stderr_nonblocking;
+static bool stdout_used;
 static int stdout_errno; /* errno of the first failure */
 
 /* One filter per stream: a character may arrive in parts. Other threads print messages too. */
@@ -39,6 +40,7 @@ void out_init(void) {
 bool out_stdin_closed(void) { return stdin_closed; }
 bool out_terminal(int fd) { return streams[fd].terminal; }
 bool out_failed(void) { return stdout_errno != 0; }
+bool out_wrote(void) { return stdout_used; }
 
 static int write_fd(int fd, const void *data, size_t n) {
     if (fd == 2 && stderr_nonblocking && !poll(&(struct pollfd){.fd = fd, .events = POLLOUT}, 1, 0)) return 0;
@@ -63,6 +65,7 @@ static int write_sanitized(int fd, struct sanitizer *f, const char *data, size_t
 
 static int write_stream(int fd, const void *data, size_t n) {
     pthread_mutex_lock(&lock);
+    stdout_used |= fd == 1 && n > 0;
     int rc = fd == 1 && stdout_errno ? ERR_RUNTIME
              : streams[fd].terminal  ? write_sanitized(fd, &streams[fd].filter, data, n)
                                      : write_fd(fd, data, n);

@@ -21,6 +21,7 @@ enum { OUT_CLOSED_PIPE = 1 };
  * SIGPIPE would. */
 int out_check(struct error *e);
 bool out_failed(void);
+bool out_wrote(void); /* out_write was called with any bytes */
 /* Writes to stderr; failures are ignored. Allocates nothing. */
 void out_err(const void *data, size_t n);
 /* Makes stderr non-blocking: output that stderr does not accept at once is dropped. For the server, which must not stop

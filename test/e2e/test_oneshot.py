@@ -117,6 +117,18 @@ class OneShot(driver.Case):
         rc, out, err = self.run_bin("-p", "fail", "--json")
         self.assertEqual((rc, json.loads(out)["error"]["code"]), (1, 1))
 
+    def test_json_errors(self):
+        """A command that fails before it has printed anything prints its error as an object; without --json, and in the lines of --json-lines, it prints none."""
+        for args in (("--status",), ("--stop",), ("--inspect", "-m", "./nowhere"), ("--plan", "nowhere"), ("--batch", "./nowhere"), ("--render", "./nowhere"), ("--delete", "nothing"), ("--status", "--temp", "hot")):
+            rc, out, err = self.run_bin(*args, "--json")
+            error = json.loads(out)["error"]
+            self.assertEqual((error["code"], err), (rc, f"hearth: {error['message']}\n"), args)
+            self.assertNotEqual(rc, 0, args)
+            self.assertEqual(self.run_bin(*args)[:2], (rc, b""), args)
+            self.assertEqual(self.run_bin(*args, "--json-lines")[1], b"", args)
+        self.assertEqual(json.loads(self.run_bin("-p", "x", "--nosuch", "--json-lines")[1])["type"], "error")
+        self.assertEqual(self.run_bin("-p", "x", "--nosuch", "--", "--json")[1], b"")
+
     def test_json_lines(self):
         rc, out, err = self.run_bin("-p", "think", "--json-lines")
         rows = [json.loads(line) for line in out.splitlines()]
