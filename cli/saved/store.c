@@ -142,8 +142,10 @@ bool store_nearest(const char *name, char *near, size_t cap) {
     return found;
 }
 
-static int not_saved(const char *name, struct error *e) {
+static int not_saved(const char *name, const char *path, struct error *e) {
     char near[128];
+    struct stat st;
+    if (!lstat(path, &st)) return error_set(e, ERR_RUNTIME, "%s: no conversation, since it is not a file", path);
     if (store_nearest(name, near, sizeof near))
         return error_set(e, ERR_RUNTIME, "no saved conversation '%s'; did you mean '%s'?", name, near);
     return error_set(e, ERR_RUNTIME, "no saved conversation '%s'; hearth --list shows the saved ones", name);
@@ -167,7 +169,7 @@ static int load_session(struct store *s, struct app *a, struct conversation *con
     char *data;
     size_t n;
     int rc = session_path(s->name, ".json", false, path, e);
-    if (!rc && !file_exists(path)) rc = not_saved(s->name, e);
+    if (!rc && !file_exists(path)) rc = not_saved(s->name, path, e);
     if (rc || (rc = file_read(path, MAX_SESSION_BYTES, &data, &n, e))) return rc;
     rc = store_parse(data, n, s->name, conv, &s->disk_keys, &s->model, e);
     mem_free(data);
@@ -417,7 +419,7 @@ int store_delete(const char *name, struct error *e) {
     char path[PATHS_MAX];
     int lock = 0, rc = store_check_name(name, e);
     if (!rc) rc = session_path(name, ".json", false, path, e);
-    if (!rc && !file_exists(path)) rc = not_saved(name, e);
+    if (!rc && !file_exists(path)) rc = not_saved(name, path, e);
     if (!rc) rc = take_lock(name, &lock, e);
     if (!rc) rc = forget_disk_cache(name, path, e);
     if (!rc) rc = file_remove(path, e);

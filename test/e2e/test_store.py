@@ -141,6 +141,14 @@ class Store(driver.Case):
             self.assertIn(b"talk of a newer hearth, ", self.run_bin("--list")[1].replace(b"  ", b" "))
         self.assertEqual(os.listdir(os.path.dirname(path)), ["talk.json"])
 
+    def test_no_file(self):
+        """What bears the name of a conversation and is no file is named as such."""
+        os.mkdir(self.begin().replace("talk", "folder"))
+        for args in (("--continue", "folder", "-p", "x"), ("--delete", "folder")):
+            rc, out, err = self.run_bin(*args)
+            self.assertEqual((rc, out), (1, b""))
+            self.assertIn("folder.json: no conversation, since it is not a file", err)
+
     def test_linked_files(self):
         """A session or a configuration that is a symbolic link stays one, and a full disk loses neither it nor its contents."""
         session, config = self.begin(), self.write(".config/hearth/config", "temp = 0.5\n")

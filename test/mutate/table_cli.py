@@ -488,6 +488,7 @@ change("template-reads", "a variable that only a loop or a macro of a template r
 change("ollama-result-id", "results of /api/chat are assigned by their order", "e2e_apis", ("cli/server/ollama_request.c", "if (id && id->type == JSON_STRING && id->n) api", "if (0) api"))
 change("prompts-second", "all answers of several prompts continue the first", "e2e_serve", ("cli/server/serve_turns.c", "c->prompt = prompt ? &x->more[prompt - 1] : &x->prompt;", "c->prompt = &x->prompt;"))
 change("prompts-usage", "the usage of several prompts counts the first only", "e2e_serve", ("cli/server/openai_reply.c", "for (int i = 0; i < n; i += a->request->n)", "for (int i = 0; i < 1; i++)"))
+change("store-no-file", "a directory with the name of a chat is a name to correct", "e2e_store", ("cli/saved/store.c", "if (!lstat(path, &st)) return", "if (0) return"))
 change("json-errors", "a command with --json that fails prints nothing", "e2e_oneshot", ("cli/modes/oneshot_json.c", "(!answers && out_wrote())", "!answers"))
 change("json-usage", "--json behind a wrong option prints no error", "e2e_oneshot", ("cli/cli.c", "if (rc) find_json(&a, argc, argv);", ""))
 change("stop-empty", "an empty string to stop at ends an answer at once", "e2e_apis", ("cli/turn/turn.c", "if (!len) continue;", ""))
