@@ -44,17 +44,21 @@ static void put_number(struct buf *b, const char *name, float v) {
     else buf_fmt(b, "\"%s\": %.7g, ", name, v);
 }
 
-/* Puts the response around its items. t NULL: it is in progress. */
-static void put_response(struct buf *b, const struct api_answer *a, const struct turn *t, const char *items, size_t n) {
+/* Puts the response around its items. t NULL: it is in progress or, with an error's object, has failed. */
+static void put_response(struct buf *b, const struct api_answer *a, const struct turn *t, const struct buf *error,
+                         const char *items, size_t n) {
     const struct api_request *r = a->request;
     const bool cut = t && api_is_cut(t);
     buf_fmt(b, "{\"id\": \"%s\", \"object\": \"response\", \"created_at\": %lld, \"status\": \"%s\", ", a->id,
             a->created,
-            !t    ? "in_progress"
+            error ? "failed"
+            : !t  ? "in_progress"
             : cut ? "incomplete"
                   : "completed");
     api_put_text_member(b, "model", a->model, strlen(a->model));
-    buf_fmt(b, ", \"error\": null, \"incomplete_details\": %s, \"instructions\": null, \"metadata\": {}, ",
+    buf_str(b, ", \"error\": ");
+    buf_add(b, error ? error->data : "null", error ? error->len : 4);
+    buf_fmt(b, ", \"incomplete_details\": %s, \"instructions\": null, \"metadata\": {}, ",
             cut ? "{\"reason\": \"max_output_tokens\"}" : "null");
     put_number(b, "temperature", r->temperature);
     put_number(b, "top_p", r->top_p);
@@ -96,7 +100,7 @@ void responses_whole(struct buf *b, struct api_answer *a, const struct api_choic
         buf_str(&items, index ? ", " : "");
         put_call(&items, a, index++, &c->calls->v[i], false);
     }
-    put_response(b, a, t, items.data, items.len);
+    put_response(b, a, t, NULL, items.data, items.len);
     buf_char(b, '\n');
     b->failed |= items.failed || text.failed;
     buf_free(&items);
@@ -142,7 +146,7 @@ void responses_begin(struct buf *b, struct api_answer *a) {
     for (int i = 0; i < 2; i++) {
         put_event(b, a, names[i]);
         buf_str(b, "\"response\": ");
-        put_response(b, a, NULL, NULL, 0);
+        put_response(b, a, NULL, NULL, NULL, 0);
         buf_str(b, "}\n\n");
     }
 }
@@ -232,13 +236,27 @@ void responses_finish(struct buf *b, struct api_answer *a, const struct api_choi
 void responses_end(struct buf *b, struct api_answer *a, const struct api_choice *c, int n) {
     put_event(b, a, api_is_cut(c->turn) ? "response.incomplete" : "response.completed");
     buf_str(b, "\"response\": ");
-    put_response(b, a, c->turn, a->items.data, a->items.len);
+    put_response(b, a, c->turn, NULL, a->items.data, a->items.len);
     buf_str(b, "}\n\n");
 }
 
+/* Both events: some clients know only one, and some read the members of an error within an object. */
 void responses_fail(struct buf *b, struct api_answer *a, int status, const char *code, const char *text) {
+    struct buf error = {0};
+    buf_fmt(&error, "\"code\": \"%s\", ", code ? code : "server_error");
+    api_put_text_member(&error, "message", text, strlen(text));
     put_event(b, a, "error");
-    buf_fmt(b, "\"code\": \"%s\", \"param\": null, ", code ? code : "server_error");
-    api_put_text_member(b, "message", text, strlen(text));
+    buf_add(b, error.data, error.len);
+    buf_str(b, ", \"param\": null, \"error\": {\"type\": \"server_error\", \"param\": null, ");
+    buf_add(b, error.data, error.len);
+    buf_str(b, "}}\n\n");
+    put_event(b, a, "response.failed");
+    buf_str(b, "\"response\": ");
+    struct buf object = {0};
+    buf_fmt(&object, "{%s}", error.data ? error.data : "");
+    put_response(b, a, NULL, &object, a->items.data, a->items.len);
     buf_str(b, "}\n\n");
+    b->failed |= error.failed || object.failed;
+    buf_free(&object);
+    buf_free(&error);
 }

@@ -488,7 +488,11 @@ class Responses(Api):
         got = events(self.ask("call", stream=True, tools=self.TOOLS))
         self.assertEqual([(o["name"], json.loads(o["arguments"])) for o in got[-1][1]["response"]["output"] if o["type"] == "function_call"], [("weather", {"city": "Bern \U0001f600"}), ("time", {})])
         self.assertEqual(events(self.ask("long", stream=True, max_output_tokens=4))[-1][0], "response.incomplete")
-        self.assertIn("non-finite", events(self.ask("fail", stream=True))[-1][1]["message"])
+        got = events(self.ask("fail", stream=True))
+        self.assertEqual([name for name, _ in got[-2:]], ["error", "response.failed"])
+        why = {"code": "server_error", "message": "layer 3: non-finite logits"}
+        self.assertEqual([{k: j[k] for k in why} for j in (got[-2][1], got[-2][1]["error"], got[-1][1]["response"]["error"])], [why] * 3)  # as different clients read it
+        self.assertEqual((got[-1][1]["response"]["status"], got[-1][1]["response"]["usage"], [e["sequence_number"] for _, e in got]), ("failed", None, list(range(len(got)))))
 
     def test_refused(self):
         for more, word in (({"text": ""}, "input:"), ({"text": [3]}, "input[0]"), ({"text": [{"role": "bot", "content": "x"}]}, "input[0].role"), ({"text": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0]: an image needs a url"),

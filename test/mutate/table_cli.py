@@ -143,6 +143,7 @@ change("markup-oneshot", "markup that is not a call is no part of an answer that
 change("markup-twice", "/continue after markup that is not a call repeats it", "e2e_tools", ("cli/chat/chat_turn.c", "if (t->n_markup && t->prompt.n_given < t->prompt.ids.n)", "if (0)"))
 change("turns-thinking", "--json-lines joins the thinking before and after a call", "e2e_tools", ("cli/modes/oneshot.c", "if (t->thinking.len) oneshot_json_text(NULL, OUTPUT_THINKING, \"\\n\\n\", 2);", ""))
 change("responses-thinking", "/v1/responses drops the thinking that a client sends back", "e2e_apis", ("cli/server/responses_request.c", "if (!thought->n) return 0;", "return 0;"))
+change("responses-failed", "a response that failed in a stream is in progress", "e2e_apis", ("cli/server/responses_reply.c", "error ? \"failed\"", "0 ? \"failed\""))
 change("responses-sealed", "/v1/responses reads the summary of thinking where its own encrypted_content is", "e2e_apis", ("cli/server/responses_request.c", "if (!text.n && !api_members_empty(content))", "if (!api_members_empty(content))"))
 change("responses-sealed-store", "/v1/responses sends encrypted_content only to who names it", "e2e_apis", ("cli/server/responses_seal.c", "return named || r->no_disk_cache;", "return named;"))
 change("anthropic-signature", "a stream of /v1/messages has no signature", "e2e_apis", ("cli/server/anthropic_reply.c", "if (a->block == OUTPUT_THINKING) put_delta(", "if (0) put_delta("))
