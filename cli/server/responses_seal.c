@@ -31,7 +31,9 @@ int responses_seal_read(struct api_request *r, const struct json *sealed, struct
     struct buf text = {0};
     if (!sealed || sealed->type != JSON_STRING || sealed->n < n || memcmp(sealed->string, mark, n) != 0) return 0;
     const int rc = base64_decode(sealed->string + n, sealed->n - n, &text);
-    if (rc == ERR_RUNTIME || (!rc && utf8_valid(text.data ? text.data : "", text.len) != text.len))
-        return buf_free(&text), 0;
-    return api_messages_take(r, &text, out, e);
+    const bool is_text = !rc && utf8_valid(text.data ? text.data : "", text.len) == text.len;
+    if (rc == ERR_MEMORY) error_set(e, ERR_MEMORY, "no memory");
+    if (is_text) return api_messages_take(r, &text, out, e);
+    buf_free(&text);
+    return rc == ERR_MEMORY ? rc : 0;
 }
