@@ -212,11 +212,12 @@ class Protocol(Case):
 
     def test_several_prompts(self):
         """A request with several prompts, as LangChain and evaluations send, has the answers of each, in their order; a stream has the same."""
-        prompts, body = ["abc", [104, 105], "xyz"], {"max_tokens": 20, "n": 2, "seed": 5}
+        prompts, body = ["abc", [104, 105], "sampling"], {"max_tokens": 300, "n": 2, "seed": 5}
         ask = lambda prompt: json.loads(self.s.request("POST", "/v1/completions", {**body, "prompt": prompt})[2])
         alone, j = [ask(p) for p in prompts], ask(prompts)
         self.assertEqual([(c["index"], c["text"]) for c in j["choices"]], list(enumerate(c["text"] for a in alone for c in a["choices"])))
         self.assertEqual(len({c["text"] for c in j["choices"][::2]}), 3)
+        self.assertEqual([c["text"].split("seed")[1][:3] for c in j["choices"][4:]], [" 5 ", " 6 "])
         for name in ("prompt_tokens", "completion_tokens", "total_tokens"):
             self.assertEqual(j["usage"][name], sum(a["usage"][name] for a in alone))
         c = self.s.connection()
