@@ -7,7 +7,7 @@
  * GGUF's number, NO_GGUF if hearth does not read it from there. */
 enum { NO_GGUF = 255 };
 #define DTYPES(X) \
-    X(NONE, "none", 1, 0, NO_GGUF) \
+    X(NONE, "unknown", 1, 0, NO_GGUF) \
     X(F32, "F32", 1, 4, 0) \
     X(BF16, "BF16", 1, 2, 30) \
     X(F16, "F16", 1, 2, 1) \

@@ -115,8 +115,7 @@ struct config {
     const struct tensor_names *names; /* the family's, or llama.cpp's */
     const struct layout *layout;
     char model_type[64];
-    /* a text model inside a model of another family; its tensors' names may have a prefix (checkpoint_name_text).
-     * model_type is its own */
+    /* a text model inside a model of another family. model_type is its own */
     bool is_part;
     int vocab, hidden, n_layers, max_context;
     int embed_rows;          /* rows of the embedding, if there are more than vocab; 0: vocab */

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "engine/vision/tower_config.h"
 #include "engine/vision/tower_mmproj.h"
+#include "engine/weights/checkpoint_names.h"
 #include "engine/weights/loader.h"
 #include "engine/weights/matrix.h"
 #include "engine/weights/vector.h"
@@ -297,6 +298,9 @@ static int open_within(struct tower *t, struct weights *w, char *why, size_t why
     char name[512];
     int rc = parse(&t->config, w, why, why_size, found, e);
     if (!*found) return rc;
+    if (!rc)
+        rc = checkpoint_name_tower(&w->files, (const char *const *)&t->config.names,
+                                   sizeof t->config.names / sizeof(char *), e);
     loader_name(name, sizeof name, t->config.names.patch, 0, 0, ".weight");
     if (!checkpoint_find(&w->files, name)) {
         snprintf(why, why_size, "this checkpoint has only the text model, not its vision tower");

@@ -16,6 +16,7 @@ static const size_t MAX_INDEX = 256u << 20;
 struct adding {
     struct checkpoint *c;
     int shard;
+    bool is_indexed; /* an index says which file has a tensor */
     const char *path;
     struct error *e;
 };
@@ -44,8 +45,7 @@ struct tensor *checkpoint_find(const struct checkpoint *c, const char *name) {
     return i ? &c->tensors[i - 1] : NULL;
 }
 
-/* Fills the table anew, after names have changed. */
-static int index_again(struct checkpoint *c, struct error *e) {
+int checkpoint_index(struct checkpoint *c, struct error *e) {
     memset(c->table, 0, c->table_size * sizeof *c->table);
     for (size_t i = 0; i < c->n_tensors; i++) {
         const struct tensor *t = &c->tensors[i];
@@ -58,59 +58,16 @@ static int index_again(struct checkpoint *c, struct error *e) {
     return 0;
 }
 
-/* Replaces the first of these prefixes, {from, to}, that a name has. */
-static int replace_prefixes(struct checkpoint *c, const char *const (*prefixes)[2], size_t n_prefixes,
-                            struct error *e) {
-    for (size_t i = 0; i < c->n_tensors; i++) {
-        struct tensor *t = &c->tensors[i];
-        for (size_t k = 0; k < n_prefixes; k++) {
-            const size_t n = strlen(prefixes[k][0]), to = strlen(prefixes[k][1]);
-            if (strncmp(t->name, prefixes[k][0], n)) continue;
-            char *name = (char *)t->name + n - to; /* in the arena */
-            memcpy(name, prefixes[k][1], to);
-            t->name = name;
-            break;
-        }
-    }
-    return index_again(c, e);
+/* Keeps a tensor whose name another file has, too, until the index says which of them counts. */
+static int add_again(struct adding *a, const struct tensor *t, int first) {
+    struct checkpoint *c = a->c;
+    if (mem_grow(&c->again, &c->cap_again, c->n_again + 1, sizeof *c->again))
+        return error_set(a->e, ERR_MEMORY, "%s: no memory for its tensor table", a->path);
+    struct tensor copy = *t;
+    copy.shard = a->shard, copy.name = c->tensors[first].name;
+    c->again[c->n_again++] = copy;
+    return 0;
 }
-int checkpoint_name_text(struct checkpoint *c, struct error *e) {
-    static const char *const prefixes[][2] = {{"model.language_model.", "model."},
-                                              {"model.text_model.", "model."},
-                                              {"language_model.", ""},
-                                              {"language.", ""},
-                                              {"llm.", ""}};
-    return replace_prefixes(c, prefixes, sizeof prefixes / sizeof *prefixes, e);
-}
-int checkpoint_name_as_transformers(struct checkpoint *c, struct error *e) {
-    static const char *const prefixes[][2] = {{"language_model.model.", "model.language_model."},
-                                              {"language_model.lm_head.", "lm_head."}};
-    return replace_prefixes(c, prefixes, sizeof prefixes / sizeof *prefixes, e);
-}
-
-/* Writes experts.7.gate_proj for experts.gate_proj.7, in the arena. */
-static bool put_number_first(const char *name) {
-    static const char *const matrices[] = {"gate_proj", "up_proj", "down_proj"};
-    const char *experts = strstr(name, ".experts.");
-    for (size_t i = 0; experts && i < sizeof matrices / sizeof *matrices; i++) {
-        char *at = (char *)experts + strlen(".experts.");
-        const size_t n = strlen(matrices[i]);
-        if (strncmp(at, matrices[i], n) != 0 || at[n] != '.') continue;
-        const size_t digits = strspn(at + n + 1, "0123456789");
-        if (!digits || at[n + 1 + digits] != '.') return false;
-        memmove(at, at + n + 1, digits);
-        at[digits] = '.';
-        memcpy(at + digits + 1, matrices[i], n);
-        return true;
-    }
-    return false;
-}
-int checkpoint_name_experts(struct checkpoint *c, struct error *e) {
-    bool changed = false;
-    for (size_t i = 0; i < c->n_tensors; i++) changed |= put_number_first(c->tensors[i].name);
-    return changed ? index_again(c, e) : 0;
-}
-
 static int add_tensor(void *ctx, const struct tensor *t) {
     struct adding *a = ctx;
     struct checkpoint *c = a->c;
@@ -120,8 +77,10 @@ static int add_tensor(void *ctx, const struct tensor *t) {
     uint32_t *s = slot(c, t->name, n);
     if (*s) {
         const struct tensor *old = &c->tensors[*s - 1];
-        return error_set(a->e, ERR_MODEL, "%s: tensor %.200s is also in %s", a->path, t->name,
-                         c->shards[old->shard].name);
+        if (!a->is_indexed || old->shard == a->shard)
+            return error_set(a->e, ERR_MODEL, "%s: tensor %.200s is also in %s", a->path, t->name,
+                             c->shards[old->shard].name);
+        return add_again(a, t, (int)(*s - 1));
     }
     if (mem_grow(&c->tensors, &c->cap_tensors, c->n_tensors + 1, sizeof *c->tensors)) goto no_memory;
     struct tensor copy = *t;
@@ -188,7 +147,7 @@ static int add_shard(struct checkpoint *c, const char *name, size_t n, struct er
     if (rc) return rc;
     if (!file_exists(path)) return error_set(e, ERR_MODEL, "%s: missing; the download is incomplete", path);
     if ((rc = file_map(&s->map, path, e))) return rc;
-    struct adding a = {c, c->n_shards - 1, path, e};
+    struct adding a = {.c = c, .shard = c->n_shards - 1, .is_indexed = c->is_indexed, .path = path, .e = e};
     return c->gguf ? parse_gguf(c, s, &a, e)
                    : safetensors_parse(s->map.data, s->map.size, path, add_tensor, &a, &c->mlx, e);
 }
@@ -229,8 +188,24 @@ static int open_listed(void *ctx, const char *tensor, size_t nt, const char *fil
         return error_set(l->e, ERR_MODEL, "%s: more than %d files", l->what, SHARD_NAMES_MOST);
     return add_shard(c, file, nf, l->e);
 }
-/* Counts entries that name the wrong file for a tensor. Programs that merge or quantize models leave stale entries. A
- * tensor that the model needs and no file holds is reported later. */
+static bool is_in(const struct checkpoint *c, const struct tensor *t, const char *file, size_t nf) {
+    const char *where = c->shards[t->shard].name;
+    return strlen(where) == nf && !memcmp(where, file, nf);
+}
+/* Whether the index means this tensor or one of its name in another file, which then replaces it. */
+static bool settle(struct checkpoint *c, struct tensor *t, const char *file, size_t nf) {
+    if (is_in(c, t, file, nf)) return true;
+    for (size_t i = 0; i < c->n_again; i++) {
+        if (c->again[i].name != t->name || !is_in(c, &c->again[i], file, nf)) continue;
+        const struct tensor other = *t;
+        c->bytes += c->again[i].size - t->size;
+        *t = c->again[i], c->again[i] = other;
+        return true;
+    }
+    return false;
+}
+/* Marks the tensors that are where the index says, and counts its other entries. Programs that merge or quantize models
+ * leave stale entries. A tensor that the model needs and no file holds is reported later. */
 static int compare(void *ctx, const char *tensor, size_t nt, const char *file, size_t nf) {
     struct listing *l = ctx;
     char name[1024];
@@ -238,38 +213,137 @@ static int compare(void *ctx, const char *tensor, size_t nt, const char *file, s
         return error_set(l->e, ERR_MODEL, "%s: a tensor name of %zu bytes", l->what, nt);
     memcpy(name, tensor, nt);
     name[nt] = 0;
-    const struct tensor *t = checkpoint_find(l->c, name);
-    const char *where = t ? l->c->shards[t->shard].name : "";
-    l->n_stale += strlen(where) != nf || memcmp(where, file, nf) != 0;
+    struct tensor *t = checkpoint_find(l->c, name);
+    if (t && settle(l->c, t, file, nf)) t->is_listed = true;
+    else l->n_stale++;
     return 0;
 }
+/* Checks that the index has chosen between tensors of one name. */
+static int check_again(const struct checkpoint *c, const char *index, struct error *e) {
+    for (size_t i = 0; i < c->n_again; i++) {
+        const struct tensor *t = &c->again[i], *chosen = checkpoint_find(c, t->name);
+        if (!chosen->is_listed)
+            return error_set(e, ERR_MODEL, "%s: tensor %.200s is in %s and in %s, and the index names neither", index,
+                             t->name, c->shards[chosen->shard].name, c->shards[t->shard].name);
+    }
+    return 0;
+}
+/* Whether a tensor belongs to a matrix that its file has and the index takes from another file: a shard of another
+ * version of the model, of which the index takes other tensors. */
+static bool is_superseded(const struct checkpoint *c, const struct tensor *t) {
+    static const char *const kinds[] = {"weight", "qweight", "weight_packed", "blocks"};
+    const char *dot = strrchr(t->name, '.');
+    bool is_here = false, is_elsewhere = false;
+    char name[1024];
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds && dot && strlen(t->name) < sizeof name - 16; i++) {
+        snprintf(name, sizeof name, "%.*s.%s", (int)(dot - t->name), t->name, kinds[i]);
+        const struct tensor *matrix = checkpoint_find(c, name);
+        if (!matrix) continue;
+        is_elsewhere |= matrix->is_listed && matrix->shard != t->shard;
+        is_here |= !matrix->is_listed && matrix->shard == t->shard;
+        for (size_t k = 0; k < c->n_again; k++)
+            is_here |= c->again[k].name == matrix->name && c->again[k].shard == t->shard;
+    }
+    return is_here && is_elsewhere;
+}
+/* Leaves out tensors of such matrices that an index, all of whose entries hold, does not list. */
+static int drop_superseded(struct checkpoint *c, const char *index, struct error *e) {
+    size_t n = 0;
+    bool *drops = mem_calloc(c->n_tensors + 1, sizeof *drops);
+    if (!drops) return error_set(e, ERR_MEMORY, "%s: no memory for its tensor table", index);
+    for (size_t i = 0; i < c->n_tensors; i++) drops[i] = !c->tensors[i].is_listed && is_superseded(c, &c->tensors[i]);
+    for (size_t i = 0; i < c->n_tensors; i++) {
+        if (drops[i]) c->bytes -= c->tensors[i].size;
+        else c->tensors[n++] = c->tensors[i];
+    }
+    mem_free(drops);
+    if (n == c->n_tensors) return 0;
+    log_say(LOG_INFO, "%s: %zu tensors are left out: it has their matrices in other files", index, c->n_tensors - n);
+    c->n_tensors = n;
+    return checkpoint_index(c, e);
+}
 
-/* Finds files by the usual names of shards and opens them, if none that the index lists exists. */
-static int open_unlisted(struct checkpoint *c, const char *index, struct error *e) {
-    const int n = shard_names_find(has_file, c);
+/* Opens the files that have the usual names of shards. n: how many. */
+static int open_numbered(struct checkpoint *c, int n, const char *why, struct error *e) {
     char name[SHARD_NAME_SIZE];
-    if (!n)
-        return error_set(e, ERR_MODEL, "%s: none of the files that it names is there; the download is incomplete",
-                         index);
     for (int i = 1; i <= n; i++) {
         shard_names_put(has_file, c, i, n, name);
         TRY(add_shard(c, name, strlen(name), e));
     }
-    log_say(LOG_INFO, "%s: names other files than those that are there; %s%s is read", index, name,
-            n > 1 ? " and those before it" : "");
+    log_say(LOG_INFO, "%s; %s%s is read", why, name, n > 1 ? " and those before it" : "");
     return 0;
+}
+/* Finds files by the usual names of shards and opens them, if none that the index lists exists. */
+static int open_unlisted(struct checkpoint *c, const char *index, struct error *e) {
+    const int n = shard_names_find(has_file, c);
+    char why[4200];
+    if (!n)
+        return error_set(e, ERR_MODEL, "%s: none of the files that it names is there; the download is incomplete",
+                         index);
+    snprintf(why, sizeof why, "%s: names other files than those that are there", index);
+    return open_numbered(c, n, why, e);
+}
+
+static bool ends_with(const char *name, const char *end) {
+    const size_t n = strlen(name), m = strlen(end);
+    return n > m && !strcmp(name + n - m, end);
+}
+/* What a directory without a list of files has. */
+struct others {
+    char only[256]; /* the first file of safetensors that is no adapter */
+    int n;
+    bool has_torch;
+};
+static int on_other(void *ctx, const char *name) {
+    struct others *o = ctx;
+    o->has_torch |= (!strncmp(name, "pytorch_model", 13) && ends_with(name, ".bin")) || ends_with(name, ".pth");
+    if (!ends_with(name, ".safetensors") || !strncmp(name, "adapter_", 8) || strlen(name) >= sizeof o->only) return 0;
+    if (!o->n++) memcpy(o->only, name, strlen(name) + 1);
+    return 0;
+}
+/* Opens the files of a directory that has neither a list of them nor one of the usual name: all shards that their
+ * names count, or the only file of weights. */
+static int open_without_list(struct checkpoint *c, struct error *e) {
+    const int n = shard_names_find(has_file, c);
+    struct others o = {{0}, 0, false};
+    if (n) return open_numbered(c, n, "the list of the files, model.safetensors.index.json, is missing", e);
+    TRY(file_list(c->dir, on_other, &o, e));
+    int number, count = 1;
+    if (o.n == 1 && sscanf(o.only, "model-%d-of-%d", &number, &count) == 2 && count > 1)
+        return error_set(e, ERR_MODEL, "%s/%s: file %d of %d; the others are missing: the download is incomplete",
+                         c->dir, o.only, number, count);
+    if (o.n == 1) return add_shard(c, o.only, strlen(o.only), e);
+    if (o.n)
+        return error_set(e, ERR_MODEL,
+                         "%s: has %s and more files of weights, but no list of them (model.safetensors.index.json): "
+                         "the download is incomplete",
+                         c->dir, o.only);
+    if (o.has_torch)
+        return error_set(e, ERR_MODEL,
+                         "%s: has weights in PyTorch's own files only, which hearth does not read; transformers makes "
+                         "safetensors of them (save_pretrained)",
+                         c->dir);
+    return error_set(e, ERR_MODEL,
+                     "%s: has neither model.safetensors nor model.safetensors.index.json: the download is incomplete",
+                     c->dir);
 }
 static int open_index(struct checkpoint *c, const char *path, const char *text, size_t n, struct error *e) {
     struct listing l = {.c = c, .e = e, .what = path};
+    c->is_indexed = true;
     const int rc = safetensors_index(text, n, path, open_listed, &l, e);
     if (rc && !l.lacks_first) return rc;
     if (l.lacks_first) { /* the index of another version of the model, or a file is missing */
         TRY(safetensors_index(text, n, path, find_any, &l, e));
+        c->is_indexed = l.has_any;
         if (!l.has_any) return open_unlisted(c, path, e);
         TRY(safetensors_index(text, n, path, open_listed, &l, e));
     }
     TRY(safetensors_index(text, n, path, compare, &l, e));
-    if (l.n_stale) log_say(LOG_INFO, "%s: %d tensors are in other files, or in none", path, l.n_stale);
+    TRY(check_again(c, path, e));
+    if (c->n_again)
+        log_say(LOG_INFO, "%s: %zu tensors are in several files; the index says which count", path, c->n_again);
+    if (!l.n_stale) return drop_superseded(c, path, e);
+    log_say(LOG_INFO, "%s: %d tensors are in other files, or in none", path, l.n_stale);
     return 0;
 }
 
@@ -334,7 +408,7 @@ int checkpoint_open(struct checkpoint *c, const char *dir, struct error *e) {
     if (!(c->dir = mem_strdup(dir))) return error_set(e, ERR_MEMORY, "%s: no memory", dir);
     bool is_list;
     const char *name = find_files(dir, &is_list);
-    if (!name) rc = error_set(e, ERR_MODEL, "%s: has neither model.safetensors nor model.safetensors.index.json", dir);
+    if (!name) rc = open_without_list(c, e);
     else if (is_list) {
         if ((rc = file_join(path, sizeof path, dir, name, e))) goto out;
         if ((rc = file_read(path, MAX_INDEX, &text, &n, e))) goto out;
@@ -360,6 +434,7 @@ void checkpoint_close(struct checkpoint *c) {
     }
     mem_free(c->shards);
     mem_free(c->tensors);
+    mem_free(c->again);
     mem_free(c->table);
     arena_free(&c->arena);
     mem_free(c->dir);

@@ -24,6 +24,9 @@ struct checkpoint {
     int n_shards;
     struct tensor *tensors;
     size_t n_tensors, cap_tensors;
+    bool is_indexed;      /* while opening: an index lists the files */
+    struct tensor *again; /* while opening: those whose names other files have, too */
+    size_t n_again, cap_again;
     uint32_t *table; /* hash table of tensor index + 1 */
     size_t table_size;
     struct arena arena;   /* names */
@@ -36,12 +39,6 @@ struct checkpoint {
 int checkpoint_open(struct checkpoint *c, const char *dir, struct error *e);
 void checkpoint_close(struct checkpoint *c);
 void checkpoint_free_metadata(struct checkpoint *c); /* frees the metadata (megabytes, read once) */
-/* Gives tensors of a text model that is part of a larger one the names that they have alone, such as
- * model.layers.0.input_layernorm.weight. Prefixes: those of transformers and of vendors' code. */
-int checkpoint_name_text(struct checkpoint *c, struct error *e);
-/* Gives tensors of a model with vision that MLX named the names of transformers: model.language_model.layers.0. .. */
-int checkpoint_name_as_transformers(struct checkpoint *c, struct error *e);
-/* Gives tensors of experts that modelopt numbered behind their matrices, experts.gate_proj.7.weight, the usual names:
- * experts.7.gate_proj.weight. */
-int checkpoint_name_experts(struct checkpoint *c, struct error *e);
+/* Fills the table anew, after names have changed (checkpoint_names.h). ERR_MODEL: two tensors have one name. */
+int checkpoint_index(struct checkpoint *c, struct error *e);
 struct tensor *checkpoint_find(const struct checkpoint *c, const char *name); /* NULL: not found */

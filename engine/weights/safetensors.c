@@ -24,12 +24,28 @@ static int by_begin(const void *a, const void *b) {
     return x->end < y->end ? -1 : x->end > y->end;
 }
 
-static int dtype_of(const struct json *j) {
+/* An element of the format: hearth's type, DT_NONE if it has none, and its bits in the file. */
+struct element {
+    uint8_t dtype, bits;
+};
+static bool find_element(const struct json *name, struct element *out) {
     static const uint8_t known[] = {DT_F32, DT_BF16, DT_F16, DT_E4M3, DT_E8M0, DT_I8,  DT_U8,
                                     DT_I16, DT_I32,  DT_I64, DT_BOOL, DT_F64,  DT_E5M2};
+    /* F4: bytes of two codes, counted as codes. U32: words of packed codes */
+    static const struct {
+        const char *name;
+        struct element is;
+    } others[] = {{"U32", {DT_I32, 32}},         {"U16", {DT_I16, 16}},
+                  {"U64", {DT_I64, 64}},         {"F4", {DT_U8, 4}},
+                  {"F6_E2M3", {DT_NONE, 6}},     {"F6_E3M2", {DT_NONE, 6}},
+                  {"F8_E4M3FNUZ", {DT_NONE, 8}}, {"F8_E5M2FNUZ", {DT_NONE, 8}},
+                  {"C64", {DT_NONE, 64}}};
     for (size_t i = 0; i < sizeof known; i++)
-        if (json_is(j, dtype_name(known[i]))) return known[i];
-    return json_is(j, "U32") ? DT_I32 : DT_NONE; /* words of packed codes */
+        if (json_is(name, dtype_name(known[i])))
+            return *out = (struct element){known[i], (uint8_t)(8 * dtype_bytes(known[i], 1))}, true;
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (json_is(name, others[i].name)) return *out = others[i].is, true;
+    return false;
 }
 
 /* A name from the header in an error message; the first bytes of a long one. */
@@ -44,7 +60,7 @@ static int parse_shape(const struct json *shape, const struct json *k, const cha
                          what, NAME_ARGS(k));
     for (uint32_t d = 0; d < shape->n; d++) {
         const int64_t s = json_int(json_at(shape, d), -1);
-        if (s < 0 || __builtin_mul_overflow(*count, (uint64_t)s, count) || *count > (uint64_t)INT64_MAX / 8)
+        if (s < 0 || __builtin_mul_overflow(*count, (uint64_t)s, count) || *count > (uint64_t)INT64_MAX / 64)
             return error_set(e, ERR_MODEL,
                              "%s: tensor " NAME_FORMAT ": dimension %u of its shape (%lld) is negative or overflows",
                              what, NAME_ARGS(k), d, (long long)s);
@@ -61,11 +77,13 @@ static int parse_tensor(const struct json *k, const struct json *v, uint64_t dat
     uint64_t count = 1;
     if (memchr(k->string, 0, k->n) || !k->n)
         return error_set(e, ERR_MODEL, "%s: a tensor name is empty or holds a NUL byte", what);
-    *t = (struct tensor){.dtype = (uint8_t)dtype_of(type)};
-    if (!t->dtype && type && type->type == JSON_STRING)
+    struct element element = {0};
+    const bool is_known = find_element(type, &element);
+    *t = (struct tensor){.dtype = element.dtype};
+    if (!is_known && type && type->type == JSON_STRING)
         return error_set(e, ERR_MODEL, "%s: tensor " NAME_FORMAT " has the unknown dtype '%.*s'", what, NAME_ARGS(k),
                          (int)(type->n < 40 ? type->n : 40), type->string);
-    if (!t->dtype) return error_set(e, ERR_MODEL, "%s: tensor " NAME_FORMAT " has no dtype", what, NAME_ARGS(k));
+    if (!is_known) return error_set(e, ERR_MODEL, "%s: tensor " NAME_FORMAT " has no dtype", what, NAME_ARGS(k));
     int rc = parse_shape(json_get(v, "shape"), k, what, t, &count, e);
     if (rc) return rc;
     const int64_t begin = json_int(json_at(off, 0), -1), end = json_int(json_at(off, 1), -1);
@@ -79,9 +97,16 @@ static int parse_tensor(const struct json *k, const struct json *v, uint64_t dat
         return error_set(e, ERR_MODEL, "%s: tensor " NAME_FORMAT " ends at byte %lld of %llu: the file is truncated",
                          what, NAME_ARGS(k), (long long)end, (unsigned long long)data_bytes);
     t->size = (size_t)(end - begin);
-    if (t->size != dtype_bytes(t->dtype, count))
-        return error_set(e, ERR_MODEL, "%s: tensor " NAME_FORMAT ": %zu bytes, its shape needs %zu", what, NAME_ARGS(k),
-                         t->size, dtype_bytes(t->dtype, count));
+    const uint64_t bits = count * element.bits;
+    if (bits % 8 || t->size != bits / 8)
+        return error_set(e, ERR_MODEL, "%s: tensor " NAME_FORMAT ": %zu bytes, its shape needs %llu", what,
+                         NAME_ARGS(k), t->size, (unsigned long long)(bits / 8));
+    if (element.bits == 4 && t->ndim) { /* rows of whole bytes */
+        if (t->shape[t->ndim - 1] % 2)
+            return error_set(e, ERR_MODEL, "%s: tensor " NAME_FORMAT ": its rows have an odd number of 4-bit codes",
+                             what, NAME_ARGS(k));
+        t->shape[t->ndim - 1] /= 2;
+    }
     range->begin = (uint64_t)begin, range->end = (uint64_t)end;
     return 0;
 }

@@ -13,5 +13,6 @@ struct tensor {
     int64_t shape[6];    /* [ndim], outermost first */
     uint8_t dtype, ndim; /* enum dtype */
     bool is_claimed;     /* a parameter of the model has been loaded from it */
+    bool is_listed;      /* the index of the files says that this one has it */
     int shard;           /* index of its file */
 };

@@ -12,6 +12,7 @@
 #include "engine/model/gguf_config.h"
 #include "engine/model/params_json.h"
 #include "engine/model/rope.h"
+#include "engine/weights/checkpoint_names.h"
 #include "engine/weights/column_order.h"
 #include "engine/weights/loader.h"
 #include "engine/weights/matrix.h"
@@ -324,10 +325,7 @@ static int open_files(struct weights *w, const char *dir, bool force, struct err
     if ((rc = checkpoint_open(&w->files, dir, e))) return rc;
     if (gguf) return read_metadata(w, force, e);
     if ((rc = checkpoint_name_experts(&w->files, e))) return rc;
-    if (w->config.is_part && (rc = checkpoint_name_text(&w->files, e))) return rc;
-    if (w->files.mlx && !strncmp(w->config.arch->names.attn_norm, "model.language_model.", 21) &&
-        (rc = checkpoint_name_as_transformers(&w->files, e)))
-        return rc;
+    if ((rc = checkpoint_name_text(&w->files, w->config.arch, e))) return rc;
     choose_layout(w);
     return w->files.mlx ? mlx_names(w, e) : 0;
 }

@@ -112,6 +112,56 @@ def stale_index(d):
 
 
 GATE = "model.layers.1.mlp.experts.2.gate_proj.weight"
+
+
+def items(d, f):
+    header, data = split(d, f)
+    header.pop("__metadata__", None)
+    return {k: (t["dtype"], t["shape"], data[t["data_offsets"][0]:t["data_offsets"][1]]) for k, t in header.items()}
+
+
+def put(d, f, tensors):
+    write(d, f, tiny.shard_bytes(list(tensors.items())))
+
+
+def overlay(keeps, listed=True):
+    """A damage: the weight of GATE is in a third file, too, and wrong in one of both: in the first if the index names the third."""
+    def damage(d):
+        f = next(f for f in (ONE, TWO) if GATE in split(d, f)[0])
+        old, three = items(d, f), "model-overlay.safetensors"
+        wrong = (*old[GATE][:2], old[GATE][2][::-1])
+        norm = "model.norm.weight"
+        put(d, three, {GATE: wrong if keeps else old[GATE], "model.other.weight": items(d, ONE).get(norm) or items(d, TWO)[norm]})
+        put(d, f, {**old, GATE: old[GATE] if keeps else wrong})
+        index_edit(lambda m: m.update({"model.other.weight": three, **({} if keeps else {GATE: three})}) or (listed or m.pop(GATE)))(d)
+    return damage
+
+
+def superseded(d):
+    """A third file, of which the index lists one tensor, has an expert in another format and a part of a third version."""
+    three = "model-00003-of-00003.safetensors"
+    other = {"model.other.weight": ("F32", [1], bytes(4)), GATE.replace("weight", "qweight"): ("I32", [1, 8], bytes(32)), GATE.replace("weight", "scales"): ("F16", [1, 8], bytes(16))}
+    put(d, three, other)
+    index_edit(lambda m: m.__setitem__("model.other.weight", three))(d)
+
+
+def odd_elements(d):
+    """Tensors of other parts of the model, of the format's rarer types."""
+    sizes = {"U16": 16, "U64": 64, "C64": 64, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8, "F6_E2M3": 6, "F6_E3M2": 6, "F4": 4}
+    put(d, ONE, {**items(d, ONE), **{f"tower.{k}": (k, [2, 4], bytes(n)) for k, n in sizes.items()}})
+
+
+def one_file(d):
+    put(d, "weights.safetensors", {**items(d, ONE), **items(d, TWO)})
+    no_list(d, ONE, TWO)
+    write(d, "adapter_model.safetensors", b"no weights of the model")
+
+
+def no_list(d, *more):
+    for f in (INDEX, *more):
+        os.remove(os.path.join(d, f))
+
+
 CASES = [
     # (what, damage, words that must appear in the message)
     ("file under 8 bytes", lambda d: write(d, ONE, b"1234567"), [ONE, "7"]),
@@ -163,6 +213,12 @@ CASES = [
     ("config unknown quantisation", config_edit(quantization_config={"quant_method": "bitsandbytes"}), [CONFIG, "bitsandbytes"]),
     ("config bad block", config_edit(quantization_config={"quant_method": "fp8", "weight_block_size": [0, 128]}), [CONFIG, "weight_block_size"]),
     ("config eos out of range", config_edit(eos_token_id=5000), [CONFIG, "5000"]),
+    ("a tensor in two files, of which the index names neither", overlay(True, listed=False), [INDEX, GATE, "names neither"]),
+    ("a weight of a type that hearth lacks", header_edit(ONE, lambda h, n: h["model.layers.0.self_attn.o_proj.weight"].update(dtype="F8_E4M3FNUZ")), [ONE, "o_proj", "unknown [160, 32]", "hearth supports"]),
+    ("odd rows of 4-bit codes", header_edit(ONE, set_key("dtype", "F4")), [ONE, "bytes"]),
+    ("one of two files, and no list", lambda d: no_list(d, TWO), [ONE, "missing"]),
+    ("two files of other names, and no list", lambda d: (put(d, "a.safetensors", items(d, ONE)), put(d, "b.safetensors", items(d, TWO)), no_list(d, ONE, TWO)), [".safetensors and more files", INDEX]),
+    ("PyTorch's own files", lambda d: (no_list(d, ONE, TWO), write(d, "pytorch_model.bin", b"PK")), ["PyTorch", "save_pretrained"]),
     ("shard missing", lambda d: os.remove(os.path.join(d, TWO)), [TWO, "missing"]),
     ("no weights at all", lambda d: [os.remove(os.path.join(d, f)) for f in (ONE, TWO, INDEX)], ["model.safetensors"]),
     ("index not JSON", lambda d: write(d, INDEX, "{]"), [INDEX]),
@@ -418,13 +474,22 @@ def main():
             write(good, f, tiny.pack(header, data, " " * (4 - (len(json.dumps(header)) + 3) % 4)))
         rc, out, err = run(good, "--tokens", "5,6,7", "--logits-out", odd)
         check(rc == 0 and open(plain, "rb").read() == open(odd, "rb").read(), "an unaligned start gives the same logits", err)
-        for what, edit in (("names another file for a tensor", move_tensor), ("names a tensor that is not there", index_edit(lambda m: m.__setitem__("ghost.weight", ONE))), ("names other files", stale_index)):
+        for what, edit in (("names another file for a tensor", move_tensor), ("names a tensor that is not there", index_edit(lambda m: m.__setitem__("ghost.weight", ONE))), ("names other files", stale_index),
+                           ("names the first of two files for a tensor", overlay(True)), ("names the second of two files for a tensor", overlay(False)),
+                           ("lists no tensor of an expert in another format", superseded)):
             stale = os.path.join(tmp, "stale")
             shutil.copytree(good, stale)
             edit(stale)
             rc, out, err = run(stale, "--tokens", "5,6,7", "--logits-out", odd)
             check(rc == 0 and open(plain, "rb").read() == open(odd, "rb").read(), f"an index that {what} changes nothing", err)
             shutil.rmtree(stale)
+        for what, edit in (("shards without a list of them", no_list), ("one file of any name", one_file), ("other parts of rare types", odd_elements)):
+            other = os.path.join(tmp, "other")
+            shutil.copytree(good, other)
+            edit(other)
+            rc, out, err = run(other, "--tokens", "5,6,7", "--logits-out", odd)
+            check(rc == 0 and open(plain, "rb").read() == open(odd, "rb").read(), f"{what}: the same logits", err)
+            shutil.rmtree(other)
         config_edit(tie_word_embeddings=True)(good)
         rc, out, err = run(good, "--tokens", "5,6,7", "--logits-out", odd)
         check(rc == 0 and open(plain, "rb").read() == open(odd, "rb").read(), "a head of its own is taken whatever the config says of tying", err)

@@ -59,6 +59,17 @@ class Images(driver.ChatCase):
         self.assertNotEqual(both, self.answer("other.png", "wide.png")[0])
         self.assertEqual(both, self.answer("wide.png", "other.png")[0])
 
+    def test_other_prefixes_of_the_tower(self):
+        want = self.answer("wide.png")[0]
+        for text, tower in (("model.", "visual."), ("language_model.model.", "model.vision.")):
+            other = eyes.make(self.path("renamed"))
+            names = (("model.language_model.", text), ("model.visual.", tower))
+            tensors = {next((to + n.removeprefix(old) for old, to in names if n.startswith(old)), n): t for n, t in eyes.tensors(eyes.config()).items()}
+            with open(os.path.join(other, "model.safetensors"), "wb") as f:
+                f.write(eyes.tiny.shard_bytes(list(tensors.items())))
+            rc, out, err = self.run_bin("-m", other, "-f", self.path("wide.png"), "-p", "What is this?", *GREEDY)
+            self.assertEqual((rc, out), (0, want), err)
+
     def test_a_limit_makes_pictures_smaller(self):
         at_most = {}
         for limit in ("5", "9", "12", "4096"):

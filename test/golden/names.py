@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A checkpoint of Mistral Large 4 gives the same logits under the published names of its tensors and under those of transformers, with a layer's experts in
 one tensor or one by one. A tensor without elements that the family lacks changes nothing; one with elements is refused. A text model inside a model with
-images, of a family that hearth does not know, gives the logits that it gives alone.
+images, of a family that hearth does not know, gives the logits that it gives alone, and its tensors may have any prefix.
 names.py HEARTH"""
 import array
 import os
@@ -127,6 +127,27 @@ def check_alone(hearth, tokens):
     return not ok
 
 
+def check_prefixes(hearth, tokens):
+    """The prefix of a text model may be any: that of the larger model, of a program's wrapper, or none. Returns the number of failures."""
+    failed = 0
+    heads = {"language_model.model.": "language_model.", "_orig_mod.model.": "_orig_mod.", "base_model.model.model.": "base_model.model."}
+    for name, own in (("gqa_norm", "model."), ("gqa_fourier", "model.language_model.")):
+        tensors = models.tensors(models.MODELS[name])
+        want = logits(hearth, models.MODELS[name], tensors, tokens)
+        others = {"vision_tower.embed.weight": ("BF16", [2], bytes(4)), "mtp.layers.0.norm.weight": ("BF16", [2], bytes(4)), "mtp.embed_tokens.weight": ("BF16", [2], bytes(4))}
+        for prefix in ("model.language_model.language_model.", "language_model.model.", "_orig_mod.model.", "base_model.model.model.", "model.", "model.text_model.", ""):
+            given = {prefix + n.removeprefix(own) if n.startswith(own) else heads.get(prefix, "") + n: t for n, t in tensors.items()}
+            got = logits(hearth, models.MODELS[name], {**({} if prefix == "" else others), **given}, tokens)
+            ok = got == want and isinstance(want, bytes)
+            print(f"{'ok' if ok else 'FAIL'} {name} with the prefix '{prefix}' {got if isinstance(got, str) else ''}")
+            failed += not ok
+    twice = {p + n.removeprefix("model."): t for n, t in models.tensors(models.MODELS["gqa_norm"]).items() for p in ("a.", "b.")}
+    got = logits(hearth, models.MODELS["gqa_norm"], twice, tokens)
+    ok = isinstance(got, str) and "model.embed_tokens.weight is missing" in got
+    print(f"{'ok' if ok else 'FAIL'} two text models: {got if isinstance(got, str) else 'accepted'}")
+    return failed + (not ok)
+
+
 def turned(tensors):
     """The same tensors with the matrices of stacked experts stored as [columns, rows]."""
     out = {}
@@ -190,5 +211,5 @@ failed += got != want
 got = logits(hearth, config, {**apart, extra: ("BF16", [1, 8], bytes(16))}, tokens)
 ok = isinstance(got, str) and extra in got and "unknown tensor" in got
 print(f"{'ok' if ok else 'FAIL'} an unknown tensor: {got if isinstance(got, str) else 'accepted'}")
-failed += check_inside(hearth, tokens) + check_bias(hearth, tokens) + check_sarvam(hearth, tokens) + check_alone(hearth, tokens) + check_intern(hearth, tokens)
+failed += check_inside(hearth, tokens) + check_bias(hearth, tokens) + check_sarvam(hearth, tokens) + check_alone(hearth, tokens) + check_intern(hearth, tokens) + check_prefixes(hearth, tokens)
 sys.exit(failed != 0 or not ok)
