@@ -19,17 +19,34 @@ static void parse(struct config_reader *r, struct config *c) {
     config_read_rope(r, c, c->head_dim, 12000000);
 }
 
+/* Apertus 1.5: the head may lack the rows of tokens of images and sound. Reference: transformers, models/apertus1p5. */
+static void parse_1p5(struct config_reader *r, struct config *c) {
+    static const char *const others[] = {"vision_tokenizer_config", "audio_tokenizer_config", "audio_token_id",
+                                         "image_token_offset", "audio_token_offset"};
+    for (size_t i = 0; i < sizeof others / sizeof *others && r->outer; i++) config_ignore(r, others[i]);
+    if (r->outer) config_skip_vision(r, c);
+    parse(r, c);
+    const int head = config_int(r, "output_vocab_size", c->vocab, 1, c->vocab);
+    if (head < c->vocab) c->embed_rows = c->vocab, c->vocab = head;
+}
+
 #define M "model."
 #define L M "layers.%d."
-static const char *const types[] = {"apertus", NULL};
-const struct arch arch_apertus = {
-    .model_types = types,
-    .title = "Apertus",
-    .norm_eps = 1e-5,
-    .defaults = {.own_activation = true},
-    .parse = parse,
-    .names = {NAMES_ATTENTION(M), NAMES_QK_NORM(M), .attn_norm = L "attention_layernorm",
-              .ffn_norm = L "feedforward_layernorm", .dense_gate = L "mlp.up_proj", .dense_down = L "mlp.down_proj",
-              .xielu = {L "mlp.act_fn.alpha_p", L "mlp.act_fn.alpha_n", L "mlp.act_fn.beta"}},
-    .skipped_tensors = (const char *const[]){"act_fn.eps", NULL},
-};
+static const char *const types[] = {"apertus", NULL}, *const text_1p5[] = {"apertus1p5_text", NULL},
+                         *const whole_1p5[] = {"apertus1p5", NULL};
+#define APERTUS(types_, title_, parse_, ...) \
+    { \
+        .model_types = types_, .title = title_, .norm_eps = 1e-5, .defaults = {.own_activation = true}, \
+        .parse = parse_, \
+        .names = {NAMES_ATTENTION(M), \
+                  NAMES_QK_NORM(M), \
+                  .attn_norm = L "attention_layernorm", \
+                  .ffn_norm = L "feedforward_layernorm", \
+                  .dense_gate = L "mlp.up_proj", \
+                  .dense_down = L "mlp.down_proj", \
+                  .xielu = {L "mlp.act_fn.alpha_p", L "mlp.act_fn.alpha_n", L "mlp.act_fn.beta"}}, \
+        .skipped_tensors = (const char *const[]){"act_fn.eps", NULL}, __VA_ARGS__ \
+    }
+const struct arch arch_apertus = APERTUS(types, "Apertus", parse, .text_config_key = NULL);
+const struct arch arch_apertus1p5_text = APERTUS(text_1p5, "Apertus 1.5", parse_1p5, .text_config_key = NULL);
+const struct arch arch_apertus1p5 = APERTUS(whole_1p5, "Apertus 1.5", parse_1p5, .text_config_key = "text_config");

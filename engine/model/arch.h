@@ -179,9 +179,12 @@ extern const struct arch arch_glm4_moe, arch_minimax_m2, arch_gpt_oss, arch_phim
 extern const struct arch arch_olmoe, arch_flex_olmo, arch_granitemoe, arch_granitemoeshared, arch_granitemoe_swa,
     arch_ernie4_5_moe, arch_ernie4_5, arch_ernie4_5_vl_moe, arch_ernie4_5_moe_vl, arch_glm4_moe_lite, arch_glm4v_moe,
     arch_solar_open, arch_solar_open2, arch_dots1, arch_dots3_note, arch_dots3_note_text, arch_hy_v3, arch_bailing_moe,
-    arch_param2moe, arch_hunyuan_v1_moe, arch_laguna, arch_mistral_large4, arch_mellum, arch_mimo_v2_flash,
-    arch_mimo_v2, arch_step3p5, arch_step3p7, arch_mistral4, arch_mistral_large3, arch_mistral4_text, arch_qwen3_vl_moe,
-    arch_qwen3_omni_moe, arch_llama4, arch_llama4_text, arch_longcat_flash, arch_longcat_flash_ngram, arch_axk1;
+    arch_sarvam_moe, arch_param2moe, arch_hunyuan_v1_moe, arch_laguna, arch_mistral_large4, arch_mellum,
+    arch_mimo_v2_flash, arch_mimo_v2, arch_step3p5, arch_step3p7, arch_mistral4, arch_mistral_large3,
+    arch_mistral4_text, arch_qwen3_vl_moe, arch_qwen3_omni_moe, arch_llama4, arch_llama4_text, arch_longcat_flash,
+    arch_longcat_flash_ngram, arch_axk1;
+extern const struct arch arch_qwen2_vl, arch_qwen2_vl_text, arch_qwen2_5_omni, arch_qwen3_omni_moe_thinker, arch_exaone,
+    arch_apertus1p5, arch_apertus1p5_text, arch_glm4v, arch_glm4v_text;
 extern const struct arch arch_llama, arch_arcee, arch_internlm3, arch_cwm, arch_mistral, arch_mistral3, arch_ministral,
     arch_ministral3, arch_qwen2, arch_mimo, arch_qwen3, arch_smollm3, arch_phi3, arch_gemma2, arch_gemma3,
     arch_gemma3_text;

@@ -35,6 +35,13 @@ static void parse_with(struct config_reader *r, struct config *c, bool is_v3) {
     bailing_read_experts(r, c, &defaults, is_v3);
 }
 static void parse(struct config_reader *r, struct config *c) { parse_with(r, c, false); }
+/* Sarvam 30B. Reference: transformers, models/sarvam_moe, which saves it with the common names of keys, without those
+ * of the router. */
+static void parse_sarvam(struct config_reader *r, struct config *c) {
+    parse_with(r, c, true);
+    c->qk_norm = config_bool(r, "use_qk_norm", true) ? QK_NORM_HEAD : QK_NORM_NONE;
+    c->qkv_bias = config_bool(r, config_either(r, "use_qkv_bias", "attention_bias"), false);
+}
 /* Its moe_shared_expert_intermediate_size is that of all shared experts together. */
 static void parse_param2(struct config_reader *r, struct config *c) {
     parse_with(r, c, true);
@@ -45,7 +52,7 @@ static void parse_param2(struct config_reader *r, struct config *c) {
                     c->n_group);
 }
 
-static const char *const types[] = {"bailing_moe", "bailing_moe_v2", "sarvam_moe", NULL};
+static const char *const types[] = {"bailing_moe", "bailing_moe_v2", NULL};
 const char *const bailing_keys[][2] = {
     {"n_routed_experts", "num_experts"}, {"n_shared_experts", "num_shared_experts"}, {NULL, NULL}};
 const struct arch arch_bailing_moe = {.model_types = types,
@@ -54,6 +61,14 @@ const struct arch arch_bailing_moe = {.model_types = types,
                                       .key_aliases = bailing_keys,
                                       .names = {BAILING_NAMES, BAILING_GQA_NAMES},
                                       .layout = {.qkv = true}};
+static const char *const sarvam[] = {"sarvam_moe", NULL};
+const struct arch arch_sarvam_moe = {.model_types = sarvam,
+                                     .title = "Sarvam MoE",
+                                     .defaults = {.topk = 6},
+                                     .parse = parse_sarvam,
+                                     .key_aliases = bailing_keys,
+                                     .names = {BAILING_NAMES, BAILING_GQA_NAMES},
+                                     .layout = {.qkv = true}};
 static const char *const param2[] = {"param2moe", NULL};
 const struct arch arch_param2moe = {.model_types = param2,
                                     .title = "Param2 MoE",

@@ -90,13 +90,14 @@ void config_read_rope_object(struct config_reader *r, struct config *c, const ch
     if (config_has(r, key)) {
         struct config_reader in;
         config_open(r, key, &in);
-        static const char *const kinds[] = {"default", "linear",       "yarn",    "llama3",        "longrope",
-                                            "factors", "proportional", "dynamic", "deepseek_yarn", NULL};
-        enum { ALPHA = ROPE_PROPORTIONAL + 1, DEEPSEEK_YARN };
+        static const char *const kinds[] = {"default",      "linear",  "yarn",          "llama3", "longrope", "factors",
+                                            "proportional", "dynamic", "deepseek_yarn", "mrope",  NULL};
+        enum { ALPHA = ROPE_PROPORTIONAL + 1, DEEPSEEK_YARN, MROPE };
         const char *type = config_has(&in, "rope_type") ? "rope_type" : "type";
         config_has(&in, "type"); /* both spellings may be present */
         k->kind = (uint8_t)config_choice(&in, type, kinds, 0);
         if (k->kind == DEEPSEEK_YARN) k->kind = ROPE_YARN;
+        if (k->kind == MROPE) k->kind = ROPE_DEFAULT; /* of Qwen2-VL: mrope_section says the rest */
         double original = k->kind == ROPE_LONG
                               ? config_num(r, "original_max_position_embeddings", c->max_context, 1, 1e9)
                               : c->max_context;

@@ -34,10 +34,9 @@ static const struct json *find_and_mark(const struct json *root, uint64_t seen[C
     }
     return v && v->type != JSON_NULL ? v : NULL;
 }
-/* Other names of keys: those that transformers 5 saves, whatever the family's published configs call them, and Sarvam's
- * of experts. {common, other}. */
+/* Other names of keys, {common, other}: of transformers 5, and Sarvam's of experts. transformers saves common names,
+ * too, where the family's published configs have names of their own. */
 static const char *const other_names[][2] = {{"num_experts", "num_local_experts"},
-                                             {"num_key_value_heads", "num_key_value_heads"},
                                              {"num_experts_per_tok", "num_experts_per_token"},
                                              {"n_group", "num_expert_group"},
                                              {"norm_topk_prob", "moe_renormalize"},
@@ -48,6 +47,7 @@ static const struct json *read_key(struct config_reader *r, const char *key) {
     const char *name = family_key(r, key);
     const struct json *inner = find_and_mark(r->root, r->seen, name),
                       *outer = find_and_mark(r->outer, r->outer_seen, name);
+    if (!inner && !outer && name != key) inner = find_and_mark(r->root, r->seen, key);
     for (size_t i = 0; i < sizeof other_names / sizeof *other_names && !inner && !outer; i++)
         if (!strcmp(key, other_names[i][0])) inner = find_and_mark(r->root, r->seen, other_names[i][1]);
     return inner ? inner : outer;

@@ -129,6 +129,7 @@ const struct arch arch_sarvam_mla = {.model_types = sarvam,
 static void parse_k25(struct config_reader *r, struct config *c) {
     config_skip_vision(r, c);
     config_ignore(r, "media_placeholder_token_id");
+    config_ignore(r, "projection_hidden_size");
     config_ignore(r, "ignore_index");
     parse(r, c);
 }

@@ -4,25 +4,38 @@
 #include "engine/model/config_common.h"
 #include "engine/model/names.h"
 
-static void parse(struct config_reader *r, struct config *c) {
+static void parse_with(struct config_reader *r, struct config *c, bool bias, double partial) {
     config_read_dense(r, c);
-    c->qkv_bias = config_bool(r, "attention_bias", false);
+    c->qkv_bias = config_bool(r, "attention_bias", bias);
     c->rope.interleaved = true;
-    c->rope.default_partial_factor = 0.5;
+    c->rope.default_partial_factor = partial;
     config_read_rope(r, c, c->head_dim, 10000);
     c->output_norm = OUTPUT_NORM_BLOCKS;
     config_keep_stream(c);
 }
 
-#define L "model.layers.%d."
-static const char *const types[] = {"glm4", NULL};
-const struct arch arch_glm4 = {
-    .model_types = types,
-    .title = "GLM-4",
-    .norm_eps = 1.5625e-7,
-    .parse = parse,
-    .names = {NAMES_GQA("model."), .attn_out_norm = L "post_self_attn_layernorm",
-              .ffn_out_norm = L "post_mlp_layernorm", .dense_gate = L "mlp.gate_up_proj",
-              .dense_up = L "mlp.gate_up_proj", .dense_down = L "mlp.down_proj"},
-    .layout = {.dense_gate_up = GATE_UP_STACKED},
-};
+static void parse(struct config_reader *r, struct config *c) { parse_with(r, c, false, 0.5); }
+/* GLM-4.1V and 4.6V-Flash, text only: q, k and v always have biases. */
+static void parse_vision(struct config_reader *r, struct config *c) {
+    c->rope.sections_in_order = true;
+    if (r->outer) config_skip_vision(r, c);
+    parse_with(r, c, true, 1);
+}
+
+static const char *const types[] = {"glm4", NULL}, *const vision[] = {"glm4v", "glm46v", NULL},
+                         *const text[] = {"glm4v_text", NULL};
+#define GLM4(types_, title_, m, parse_, ...) \
+    { \
+        .model_types = types_, .title = title_, .parse = parse_, \
+        .names = {NAMES_GQA(m), \
+                  .attn_out_norm = m "layers.%d.post_self_attn_layernorm", \
+                  .ffn_out_norm = m "layers.%d.post_mlp_layernorm", \
+                  .dense_gate = m "layers.%d.mlp.gate_up_proj", \
+                  .dense_up = m "layers.%d.mlp.gate_up_proj", \
+                  .dense_down = m "layers.%d.mlp.down_proj"}, \
+        .layout = {.dense_gate_up = GATE_UP_STACKED}, __VA_ARGS__ \
+    }
+const struct arch arch_glm4 = GLM4(types, "GLM-4", "model.", parse, .norm_eps = 1.5625e-7);
+const struct arch arch_glm4v_text = GLM4(text, "GLM-4V", "model.", parse_vision, .norm_eps = 1e-5);
+const struct arch arch_glm4v =
+    GLM4(vision, "GLM-4V", "model.language_model.", parse_vision, .norm_eps = 1e-5, .text_config_key = "text_config");

@@ -39,6 +39,34 @@ static void parse_cwm(struct config_reader *r, struct config *c) {
         for (int i = 0; i < c->n_layers; i++) c->layer[i].window = i % 4 ? window : 0;
 }
 
+/* EXAONE 3 and 3.5: names of its own for keys and tensors. */
+static void parse_exaone(struct config_reader *r, struct config *c) {
+    parse(r, c);
+    config_ignore(r, "embed_dropout");
+}
+static const char *const exaone[] = {"exaone", NULL}, *const exaone_keys[][2] = {{"num_hidden_layers", "num_layers"},
+                                                                                 {"rms_norm_eps", "layer_norm_epsilon"},
+                                                                                 {"hidden_act", "activation_function"},
+                                                                                 {NULL, NULL}};
+#define H "transformer.h.%d."
+const struct arch arch_exaone = {.model_types = exaone,
+                                 .title = "EXAONE",
+                                 .norm_eps = 1e-5,
+                                 .parse = parse_exaone,
+                                 .key_aliases = exaone_keys,
+                                 .names = {.embed = "transformer.wte",
+                                           .norm = "transformer.ln_f",
+                                           .head = "lm_head",
+                                           .attn_norm = H "ln_1",
+                                           .ffn_norm = H "ln_2",
+                                           .q = H "attn.attention.q_proj",
+                                           .k = H "attn.attention.k_proj",
+                                           .v = H "attn.attention.v_proj",
+                                           .o = H "attn.attention.out_proj",
+                                           .dense_gate = H "mlp.c_fc_0",
+                                           .dense_up = H "mlp.c_fc_1",
+                                           .dense_down = H "mlp.c_proj"}};
+
 static const char *const types[] = {"llama", "iquestcoder", NULL}, *const arcee[] = {"arcee", NULL},
                          *const internlm3[] = {"internlm3", NULL}, *const cwm[] = {"cwm", NULL};
 const struct arch arch_llama = {

@@ -41,6 +41,17 @@ static void parse_vision(struct config_reader *r, struct config *c) {
     parse_3(r, c);
 }
 
+/* Qwen2-VL, Qwen2.5-VL and Qwen2.5-Omni (the thinker): text only. Their configs have the text model's keys inside, or
+ * beside those of images. Reference: transformers, models/qwen2_vl, models/qwen2_5_vl and models/qwen2_5_omni. */
+static void parse_2_vision(struct config_reader *r, struct config *c) {
+    static const char *const others[] = {"vision_token_id", "talker_config", "token2wav_config", "enable_audio_output",
+                                         "enable_talker"};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) config_ignore(r, others[i]);
+    c->rope.sections_in_order = true;
+    if (r->outer) config_skip_vision(r, c);
+    parse_2(r, c);
+}
+
 static const char *const qwen2[] = {"qwen2", NULL}, *const mimo[] = {"mimo", NULL},
                          *const predicting[] = {"model.mtp_layers.", NULL}, *const qwen3[] = {"qwen3", NULL},
                          *const vision[] = {"qwen3_vl", NULL};
@@ -56,6 +67,31 @@ const struct arch arch_qwen3 = {.model_types = qwen3,
                                 .parse = parse_3,
                                 .names = {NAMES_GQA("model."), NAMES_QK_NORM("model."), NAMES_DENSE("model.")}};
 #define M "model.language_model."
+static const char *const vision_2[] = {"qwen2_vl", "qwen2_5_vl", NULL},
+                         *const text_2[] = {"qwen2_vl_text", "qwen2_5_vl_text", "qwen2_5_omni_text", NULL},
+                         *const omni_2[] = {"qwen2_5_omni", NULL};
+const struct arch arch_qwen2_vl = {.model_types = vision_2,
+                                   .title = "Qwen2-VL",
+                                   .text_config_key = "text_config",
+                                   .norm_eps = 1e-5,
+                                   .parse = parse_2_vision,
+                                   .names = {NAMES_GQA(M), NAMES_DENSE(M)}};
+const struct arch arch_qwen2_vl_text = {.model_types = text_2,
+                                        .title = "Qwen2-VL",
+                                        .norm_eps = 1e-5,
+                                        .parse = parse_2_vision,
+                                        .names = {NAMES_GQA("model."), NAMES_DENSE("model.")}};
+#define T "thinker.model."
+const struct arch arch_qwen2_5_omni = {.model_types = omni_2,
+                                       .title = "Qwen2.5-Omni",
+                                       .text_config_key = "thinker_config.text_config",
+                                       .parse = parse_2_vision,
+                                       .names = {.embed = T "embed_tokens",
+                                                 .norm = T "norm",
+                                                 .head = "thinker.lm_head",
+                                                 NAMES_QKVO(T),
+                                                 NAMES_NORMS_BEFORE(T),
+                                                 NAMES_DENSE(T)}};
 const struct arch arch_qwen3_vl = {.model_types = vision,
                                    .title = "Qwen3-VL",
                                    .text_config_key = "text_config",

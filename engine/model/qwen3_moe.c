@@ -103,6 +103,16 @@ const struct arch arch_interns1_pro =
            .unstacked = &arch_interns1_pro_apart, .transposed = &arch_interns1_pro_saved);
 static const char *const omni[] = {"qwen3_omni_moe", NULL};
 #define T "thinker.model."
+static const char *const thinker[] = {"qwen3_omni_moe_thinker", NULL};
+const struct arch arch_qwen3_omni_moe_thinker = {
+    .model_types = thinker,
+    .title = "Qwen3-Omni",
+    .defaults = {.topk = 8},
+    .text_config_key = "text_config",
+    .parse = parse_omni,
+    .names =
+        {.embed = T "embed_tokens", .norm = T "norm", .head = "thinker.lm_head", NAMES_LAYERS(T), NAMES_EXPERTS(T)},
+};
 const struct arch arch_qwen3_omni_moe = {
     .model_types = omni,
     .title = "Qwen3-Omni",

@@ -15,20 +15,57 @@ SHAPES = {"self_attn.q_proj": (HEADS * DIM, H), "self_attn.k_proj": (KV * DIM, H
           "mlp.gate_proj": (INTER, H), "mlp.up_proj": (INTER, H), "mlp.down_proj": (H, INTER)}
 
 
-def checkpoint(biases=False, norms=(), factor=1.0):
-    """norms: names of norms of what blocks add, whose weights are multiplied by factor."""
+QKV = ("q_proj", "k_proj", "v_proj")
+
+
+def checkpoint(biases=False, norms=(), factor=1.0, joined=False, names=(), head=120):
+    """biases: of all matrices, or of those with these endings. norms: names of norms of what blocks add, whose weights are multiplied by factor. joined: gate and
+    up are one matrix. names: what parts of names become. head: rows of the head."""
     out = {"model.embed_tokens.weight": tensor("embed", [120, H], 1), "lm_head.weight": tensor("head", [120, H], H ** -0.5), "model.norm.weight": tensor("norm", [H], 0.2, 1)}
     for i in range(LAYERS):
         p = f"model.layers.{i}."
         for name, (rows, cols) in SHAPES.items():
             out[p + name + ".weight"] = tensor(p + name, [rows, cols], cols ** -0.5)
-            if biases:
+            if biases is True or (biases and name.endswith(biases)):
                 out[p + name + ".bias"] = tensor(p + name + "b", [rows], 0.3)
         for name in ("input_layernorm", "post_attention_layernorm"):
             out[p + name + ".weight"] = tensor(p + name, [H], 0.2, 1)
         for name in norms:
             out[p + name + ".weight"] = tensor(p + name, [H], 0.2 * factor, factor)
+        if joined:
+            (kind, _, gate), (_, _, up) = (out.pop(f"{p}mlp.{x}_proj.weight") for x in ("gate", "up"))
+            out[p + "mlp.gate_up_proj.weight"] = kind, [2 * INTER, H], gate + up
+    dtype, shape, raw = out["lm_head.weight"]
+    out["lm_head.weight"] = dtype, [head, H], raw[:len(raw) // shape[0] * head]
+    for old, new in names:
+        out = {n.replace(old, new): t for n, t in out.items()}
     return out
+
+
+def learned(**more):
+    """Weights of Apertus."""
+    out = {n: t for n, t in checkpoint(**more).items() if "gate_proj" not in n}
+    for i in range(LAYERS):
+        p = f"model.layers.{i}."
+        out |= {f"{p}self_attn.{x}_norm.weight": tensor(p + x, [DIM], 0.2, 1) for x in "qk"}
+        out |= {f"{p}mlp.act_fn.{x}": tensor(p + x, [1], 0.1, 0.6) for x in ("alpha_p", "alpha_n", "beta")}
+    return {n.replace("input_layernorm", "attention_layernorm").replace("post_attention_layernorm", "feedforward_layernorm"): t for n, t in out.items()}
+
+
+EXAONE = (("embed_tokens", "wte"), ("input_layernorm", "ln_1"), ("post_attention_layernorm", "ln_2"), ("model.norm", "model.ln_f"), ("layers.", "h."), ("self_attn.o_proj", "self_attn.out_proj"),
+          ("self_attn", "attn.attention"), ("gate_proj", "c_fc_0"), ("up_proj", "c_fc_1"), ("down_proj", "c_proj"), ("model.", "transformer."))
+BLOCKS = {"norms": ("post_self_attn_layernorm", "post_mlp_layernorm"), "joined": True, "biases": QKV}
+MROPE = {"mrope_section": [3, 4, 5]}
+
+
+def flat(model_type, **more):
+    """The keys of the text model beside those of images."""
+    return {"model_type": model_type, "vision_config": {"depth": 1}, "image_token_id": 5, "vision_start_token_id": 6, "vision_token_id": 7, "sliding_window": 32, "max_window_layers": 2, **more}
+
+
+def nested(model_type, text_type, **more):
+    text = {**BASE, "model_type": text_type, **more}
+    return {"model_type": model_type, "vision_config": {"depth": 1}, "image_token_id": 5, "text_config": text, **{k: None for k in BASE}}
 
 
 GRANITE = {"residual_multiplier": 0.5, "embedding_multiplier": 2.0, "attention_multiplier": 0.25}
@@ -36,6 +73,17 @@ WINDOWS = ["sliding_attention"] * LAYERS
 POST = ("post_norm1", "post_norm2")
 # what, its config and weights, those of the same model in another family, a key that must matter
 PAIRS = [
+    ("EXAONE as Llama", {"model_type": "exaone", "num_layers": LAYERS, "num_hidden_layers": None, "layer_norm_epsilon": 1e-4, "rms_norm_eps": None, "activation_function": "silu",
+                         "hidden_act": None, "embed_dropout": 0.0}, {"names": EXAONE}, {"model_type": "llama", "rms_norm_eps": 1e-4}, {}, {"layer_norm_epsilon": 0.5}),
+    ("Qwen2.5-VL as Qwen2", flat("qwen2_5_vl", rope_scaling={"type": "mrope", **MROPE}), {"biases": QKV}, {"model_type": "qwen2"}, {"biases": QKV},
+     {"rope_theta": 500.0}),
+    ("Qwen2-VL as transformers saves it", nested("qwen2_vl", "qwen2_vl_text", rope_parameters={"rope_type": "default", "rope_theta": 10000.0, **MROPE}),
+     {"biases": QKV, "names": (("model.", "model.language_model."),)}, {"model_type": "qwen2"}, {"biases": QKV}, nested("qwen2_vl", "qwen2_vl_text", rms_norm_eps=0.5)),
+    ("the text model of Qwen2-VL alone", {"model_type": "qwen2_vl_text"}, {"biases": QKV}, {"model_type": "qwen2"}, {"biases": QKV}, {"rope_theta": 500.0}),
+    ("GLM-4V as GLM-4", nested("glm4v", "glm4v_text", partial_rotary_factor=0.5, rope_scaling={"type": "default", **MROPE}), {**BLOCKS, "names": (("model.", "model.language_model."),)},
+     {"model_type": "glm4", "attention_bias": True}, BLOCKS, nested("glm4v", "glm4v_text", partial_rotary_factor=1.0)),
+    ("Apertus 1.5 as Apertus", nested("apertus1p5", "apertus1p5_text", hidden_act="xielu"), {"is_learned": True}, {"model_type": "apertus", "hidden_act": "xielu"}, {"is_learned": True},
+     nested("apertus1p5", "apertus1p5_text", hidden_act="xielu", rope_theta=500.0)),
     ("IQuest-Coder as Llama", {"model_type": "iquestcoder"}, {}, {"model_type": "llama"}, {}, {"rope_theta": 500.0}),
     ("InternLM 3 as Llama", {"model_type": "internlm3", "qkv_bias": True, "bias": True}, {"biases": True},
      {"model_type": "llama", "attention_bias": True, "mlp_bias": True}, {"biases": True}, {"rope_theta": 500.0}),
@@ -64,9 +112,13 @@ def run(config, tensors):
     return logits(HEARTH, {**BASE, **config}, tensors, TOKENS)
 
 
+def weights_of(is_learned=False, **more):
+    return learned(**more) if is_learned else checkpoint(**more)
+
+
 HEARTH, TOKENS, failed = os.path.abspath(sys.argv[1]), ",".join(str(t) for t in range(2, 40)), 0
 for what, config, weights, other, other_weights, change in PAIRS:
-    got, want, changed = run(config, checkpoint(**weights)), run(other, checkpoint(**other_weights)), run({**config, **change}, checkpoint(**weights))
+    got, want, changed = run(config, weights_of(**weights)), run(other, weights_of(**other_weights)), run({**config, **change}, weights_of(**weights))
     ok = isinstance(got, bytes) and got == want and isinstance(changed, bytes) and changed != got
     print(f"{'ok' if ok else 'FAIL'} {what} {next((x for x in (got, want, changed) if isinstance(x, str)), '')}")
     failed += not ok
@@ -75,4 +127,9 @@ for what, config, part in REFUSED:
     ok = isinstance(got, str) and part in got
     print(f"{'ok' if ok else 'FAIL'} {what}: {got if isinstance(got, str) else 'accepted'}")
     failed += not ok
-sys.exit(failed != 0)
+# A head without the rows of tokens of images gives the first logits.
+config = {"model_type": "apertus1p5_text", "hidden_act": "xielu"}
+whole, cut = run(config, learned()), run({**config, "output_vocab_size": 100}, learned(head=100))
+ok = isinstance(whole, bytes) and isinstance(cut, bytes) and cut == b"".join(whole[i:i + 400] for i in range(0, len(whole), 480))
+print(f"{'ok' if ok else 'FAIL'} Apertus 1.5 with a smaller head {next((x for x in (whole, cut) if isinstance(x, str)), '')}")
+sys.exit(failed != 0 or not ok)

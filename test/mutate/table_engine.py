@@ -46,6 +46,8 @@ change("mla-rope-norm", "the rotated part of Dots 3 Note's keys is not normed", 
 change("hy4-heads", "Hunyuan 4 with other numbers of key-value heads than heads is refused", "unit_config_families", ("engine/model/hy_v4.c", "    deepseek_mla(r, c);", "    deepseek_attention(r, c);"))
 change("names-empty", "tensors without elements are taken for parts that the family lacks", "golden_names", ("engine/weights/weights_open.c", "if (t->is_claimed || !t->size) continue;", "if (t->is_claimed) continue;"))
 change("names-inside", "the tensors of a text model inside a larger model keep their prefix", "golden_names", ("engine/weights/weights_open.c", "if ((rc = checkpoint_name_text(&w->files, w->config.arch, e))) return rc;", ""))
+change("config-common", "a config that transformers saves with common names of keys lacks them", "unit_config_saved", ("engine/model/config_read.c", "if (!inner && !outer && name != key) inner", "if (0) inner"))
+change("head-smaller", "a head without the rows of images has those of the embedding", "golden_dense_twins", ("engine/model/apertus.c", "c->embed_rows = c->vocab, c->vocab = head;", ";"))
 change("names-head", "the head of a text model keeps its prefix", "golden_names", ("engine/weights/checkpoint_names.c", "TRY(name_head(c, names, group, e));", ""))
 change("names-two", "the first of two text models is taken", "golden_names", ("engine/weights/checkpoint_names.c", "if (found >= 0) return -1;", "if (found >= 0) return found;"))
 change("names-tower", "the tensors of a tower keep their prefix", "e2e_images", ("engine/weights/checkpoint_names.c", "    if (whole < 0) return 0;", "    return 0;"))
