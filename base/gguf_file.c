@@ -132,8 +132,8 @@ static int read_header(struct reader *r, uint64_t *n_tensors, uint64_t *n_keys) 
     if (memcmp(r->data, "GGUF", 4)) return bad(r, "does not begin as a GGUF file does");
     memcpy(&version, r->data + 4, sizeof version);
     if (version && !(version & 0xffff)) return bad(r, "a big-endian GGUF file; hearth reads little-endian ones");
-    if (version != 3)
-        return error_set(r->e, ERR_MODEL, "%s: GGUF version %u; hearth reads version 3", r->what, version);
+    if (version != 2 && version != 3) /* little-endian files of both are the same */
+        return error_set(r->e, ERR_MODEL, "%s: GGUF version %u; hearth reads versions 2 and 3", r->what, version);
     memcpy(n_tensors, r->data + 8, 8);
     memcpy(n_keys, r->data + 16, 8);
     r->at = 24;

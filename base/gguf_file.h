@@ -1,7 +1,7 @@
 #pragma once
-/* Bounded reader for untrusted GGUF files (version 3, little-endian): the metadata as a JSON object, and the position
- * of each tensor. Source: ggml's docs/gguf.md. Arrays become JSON arrays, numbers JSON numbers. Strings point into the
- * file, which must outlive the result; the rest is in the caller's arena.
+/* Bounded reader for untrusted GGUF files (versions 2 and 3, little-endian): the metadata as a JSON object, and the
+ * position of each tensor. Source: ggml's docs/gguf.md. Arrays become JSON arrays, numbers JSON numbers. Strings point
+ * into the file, which must outlive the result; the rest is in the caller's arena.
  */
 #include "base/gguf_header.h"
 #include "base/mat.h"

@@ -2,6 +2,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "base/base64.h"
 #include "base/gguf_file.h"
 #include "base/gguf_tokens.h"
 #include "base/log.h"
@@ -229,8 +230,9 @@ static int put_parsed(struct json_builder *o, const char *key, const char *s) {
 
 struct gguf_lists {
     const struct json *tokens, *types, *scores, *merges;
-    bool is_spm, is_marked; /* is_marked: merges of characters, with marks for spaces */
-    bool strips;            /* control tokens take the white space behind them */
+    bool is_spm, is_unigram; /* SentencePiece; of kind Unigram */
+    bool is_marked;          /* merges of characters, with marks for spaces */
+    bool strips;             /* control tokens take the white space behind them */
 };
 
 /* Phi-3's tokenizer.json has `rstrip`, for which GGUF has no key: llama.cpp goes by the name of the model. */
@@ -253,14 +255,15 @@ static int read_lists(struct gguf_lists *l, const struct json *meta, struct erro
     l->types = json_get(meta, "tokenizer.ggml.token_type");
     l->scores = json_get(meta, "tokenizer.ggml.scores");
     l->merges = json_get(meta, "tokenizer.ggml.merges");
-    l->is_spm = json_is(model, "llama");
+    l->is_unigram = json_is(model, "t5");
+    l->is_spm = l->is_unigram || json_is(model, "llama");
     l->strips = l->is_spm && is_phi3(meta);
     if (!model || json_is(model, "no_vocab") || json_is(model, "none"))
         return error_set(e, ERR_MODEL, "no tokenizer in its metadata");
     l->is_marked = json_is(model, "gemma4");
     if (!l->is_spm && !l->is_marked && !json_is(model, "gpt2")) {
         bool named = model->type == JSON_STRING;
-        return error_set(e, ERR_MODEL, "'tokenizer.ggml.model' is %.*s; hearth supports gpt2, llama and gemma4",
+        return error_set(e, ERR_MODEL, "'tokenizer.ggml.model' is %.*s; hearth supports gpt2, llama, t5 and gemma4",
                          named ? (int)(model->n < 60 ? model->n : 60) : 1, named ? model->string : "?");
     }
     const struct {
@@ -316,6 +319,22 @@ static int find_repeated(struct arena *a, const struct gguf_lists *l, uint8_t **
     return 0;
 }
 
+/* Writes the pieces of a Unigram model: [text, score], with a third item if text becomes no such piece. */
+static int put_pieces(struct json_builder *model, const struct gguf_lists *l, struct error *e) {
+    const uint32_t n = l->tokens->n;
+    struct json *items = arena_alloc(model->arena, 4 * (size_t)n * sizeof *items);
+    if (!items) return no_memory(e);
+    for (uint32_t i = 0; i < n; i++) {
+        const int64_t type = gguf_token_type(l->tokens, l->types, i);
+        struct json *piece = &items[n + 3 * (size_t)i];
+        piece[0] = l->tokens->items[i], piece[1] = *json_at(l->scores, i), piece[2] = bool_value(false);
+        const bool is_text = type == GGUF_TOKEN_NORMAL || type == GGUF_TOKEN_USER;
+        items[i] = (struct json){.type = JSON_ARRAY, .n = is_text ? 2 : 3, .items = piece};
+    }
+    put_member(model, "vocab", (struct json){.type = JSON_ARRAY, .n = n, .items = items});
+    return 0;
+}
+
 /* Control tokens are not in the vocabulary: no text may become one. Unused tokens are left out. */
 static int put_tokens(struct json_builder *root, struct json_builder *model, const struct gguf_lists *l,
                       struct error *e) {
@@ -351,7 +370,9 @@ static int put_tokens(struct json_builder *root, struct json_builder *model, con
         put_member(&o, "rstrip", bool_value(strips_behind(l, &l->tokens->items[i])));
         list[added++] = object_value(&o);
     }
-    put_member(model, "vocab", (struct json){.type = JSON_OBJECT, .n = k, .items = vocab});
+    if (l->is_unigram) again = 0;
+    else put_member(model, "vocab", (struct json){.type = JSON_OBJECT, .n = k, .items = vocab});
+    if (l->is_unigram && put_pieces(model, l, e)) return ERR_MEMORY;
     put_member(root, LOAD_REPEATS, (struct json){.type = JSON_OBJECT, .n = again, .items = repeated});
     put_member(root, "added_tokens", (struct json){.type = JSON_ARRAY, .n = added, .items = list});
     return 0;
@@ -371,14 +392,55 @@ static int put_bpe(struct json_builder *root, struct json_builder *model, const 
     return rc;
 }
 
+/* What SentencePiece does with a text first. */
+struct spm_options {
+    bool prefix, collapses; /* begins it with a mark; strips spaces, and joins those that follow each other */
+    struct json charsmap;   /* its table of replacements, in bytes or numbers; or null */
+};
+static void read_options(struct spm_options *o, const struct json *meta, bool is_spm) {
+    const struct json *map = json_get(meta, "tokenizer.ggml.precompiled_charsmap");
+    o->prefix = is_spm && json_bool(json_get(meta, "tokenizer.ggml.add_space_prefix"), true);
+    o->collapses = is_spm && json_bool(json_get(meta, "tokenizer.ggml.remove_extra_whitespaces"), false);
+    if (is_spm && map && map->n) o->charsmap = *map;
+}
+static int put_charsmap(struct buf *steps, const struct json *map, struct error *e) {
+    struct buf bytes = {0};
+    for (uint32_t i = 0; map->type == JSON_ARRAY && i < map->n; i++) {
+        const char byte = (char)json_int(&map->items[i], 0);
+        buf_add(&bytes, &byte, 1);
+    }
+    if (map->type == JSON_STRING) buf_add(&bytes, map->string, map->n);
+    buf_str(steps, "{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"");
+    base64_put(steps, bytes.data, bytes.len);
+    buf_str(steps, "\"},");
+    const bool failed = bytes.failed;
+    buf_free(&bytes);
+    return failed ? no_memory(e) : 0;
+}
+/* In SentencePiece's order: its table, the spaces, the first mark, marks for all spaces, and those at the end. */
+static int put_normalizer(struct json_builder *root, const struct spm_options *o) {
+    struct buf steps = {0};
+    buf_str(&steps, "{\"type\":\"Sequence\",\"normalizers\":[");
+    int rc = o->charsmap.n ? put_charsmap(&steps, &o->charsmap, root->e) : 0;
+    if (o->collapses)
+        buf_str(&steps, "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"\\\\A +\"},\"content\":\"\"},"
+                        "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\" {2,}\"},\"content\":\" \"},");
+    if (o->prefix) buf_str(&steps, "{\"type\":\"Prepend\",\"prepend\":\"\xE2\x96\x81\"},");
+    buf_str(&steps, "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"\xE2\x96\x81\"}");
+    if (o->collapses)
+        buf_str(&steps, ",{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"\xE2\x96\x81+\\\\z\"},\"content\":\"\"}");
+    buf_str(&steps, "]}");
+    if (!rc) rc = steps.failed ? no_memory(root->e) : put_parsed(root, "normalizer", steps.data);
+    buf_free(&steps);
+    return rc;
+}
+
 /* SentencePiece, and Gemma 4's merges of a SentencePiece vocabulary: words begin with a mark, unknown characters fall
  * back to bytes. */
-static int put_spm(struct json_builder *root, struct json_builder *model, const struct gguf_lists *l, bool prefix) {
-    int rc = put_parsed(
-        root, "normalizer",
-        prefix ? "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":\"\xE2\x96\x81\"},"
-                 "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"\xE2\x96\x81\"}]}"
-               : "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"\xE2\x96\x81\"}");
+static int put_spm(struct json_builder *root, struct json_builder *model, const struct gguf_lists *l,
+                   const struct spm_options *options) {
+    const bool prefix = options->prefix;
+    int rc = put_normalizer(root, options);
     if (!rc)
         rc = put_parsed(root, "decoder",
                         prefix ? "{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":"
@@ -392,7 +454,8 @@ static int put_spm(struct json_builder *root, struct json_builder *model, const 
     put_member(model, "fuse_unk", bool_value(true));
     for (uint32_t i = 0; i < l->tokens->n; i++)
         if (json_int(json_at(l->types, i), 0) == GGUF_TOKEN_UNKNOWN) {
-            put_member(model, "unk_token", l->tokens->items[i]);
+            if (l->is_unigram) put_member(model, "unk_id", int_value(i));
+            else put_member(model, "unk_token", l->tokens->items[i]);
             break;
         }
     if (l->is_marked) {
@@ -402,6 +465,7 @@ static int put_spm(struct json_builder *root, struct json_builder *model, const 
                         root, "pre_tokenizer",
                         "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[^\\n]+|\\n+\"},\"behavior\":\"Isolated\"}");
     }
+    if (l->is_unigram) return rc;
     put_member(model, "scores", *l->scores);
     put_member(model, "types", *l->types);
     return rc;
@@ -428,12 +492,11 @@ int load_gguf_meta(struct tokenizer *t, const struct json *meta, struct arena *a
                           "llama.cpp does by default, and answers may be worse for it; use a newer file of the model");
     if (is_bytes && !pre) rc = fail_unknown_pretok(json_get(meta, "tokenizer.ggml.pre"), e);
     if (!rc && !(rc = begin_object(&root, arena, 6, e)) && !(rc = begin_object(&model, arena, 8, e))) {
-        put_member(&model, "type", string_value("BPE"));
+        put_member(&model, "type", string_value(l.is_unigram ? "Unigram" : "BPE"));
         rc = put_tokens(&root, &model, &l, e);
-        if (!rc)
-            rc = is_bytes ? put_bpe(&root, &model, &l, pre, e)
-                          : put_spm(&root, &model, &l,
-                                    l.is_spm && json_bool(json_get(meta, "tokenizer.ggml.add_space_prefix"), true));
+        struct spm_options options = {.charsmap = {.type = JSON_NULL}};
+        read_options(&options, meta, l.is_spm);
+        if (!rc) rc = is_bytes ? put_bpe(&root, &model, &l, pre, e) : put_spm(&root, &model, &l, &options);
         put_member(&root, "model", object_value(&model));
         struct json tree = object_value(&root);
         if (!rc) rc = load_json_tree(t, &tree, size < (64u << 20) ? size : 64u << 20, e);

@@ -60,7 +60,8 @@ struct pieces {
     struct json *tokens, *scores, *types;
     uint32_t n, cap;
     int64_t model_type, bos;
-    bool add_prefix, collapses_spaces, has_normalizer;
+    bool add_prefix, collapses_spaces;
+    struct json charsmap; /* bytes */
     struct arena *arena;
     struct error *e;
 };
@@ -110,15 +111,19 @@ static int read_piece(struct pieces *p, struct message m) {
     if (type == GGUF_TOKEN_USER) s = with_spaces(p->arena, s, &n);
     return add_piece(p, s, n, (double)score, type);
 }
-/* What the numbered fields of a message say; the others keep their values. */
-static int read_options(const struct pieces *p, struct message m, const uint32_t *numbers, int64_t *const *values,
-                        int n) {
+/* What the numbered fields of a message say; the others keep their values. bytes: the number of a field of bytes. */
+static int read_options(struct pieces *p, struct message m, const uint32_t *numbers, int64_t *const *values, int n,
+                        uint32_t bytes) {
     struct field f;
     int more;
-    while ((more = next_field(&m, &f)) > 0)
+    while ((more = next_field(&m, &f)) > 0) {
         for (int i = 0; i < n; i++)
             if (f.number == numbers[i] && f.wire == WIRE_VARINT) *values[i] = (int64_t)f.value;
-            else if (f.number == numbers[i] && f.wire == WIRE_BYTES) *values[i] = f.contents.end - f.contents.at;
+        if (f.number == bytes && f.wire == WIRE_BYTES)
+            p->charsmap = (struct json){.type = JSON_STRING,
+                                        .n = (uint32_t)(f.contents.end - f.contents.at),
+                                        .string = (const char *)f.contents.at};
+    }
     return more < 0 ? damaged(p) : 0;
 }
 
@@ -129,29 +134,24 @@ static uint32_t count_pieces(struct message m) {
     return n;
 }
 static int read_model(struct pieces *p, struct message m) {
-    static const uint32_t trainer[] = {3, 41}, normalizer[] = {2, 3, 4};
-    int64_t charsmap = 0, prefix = 1, collapse = 1;
-    int64_t *const of_trainer[] = {&p->model_type, &p->bos}, *const of_normalizer[] = {&charsmap, &prefix, &collapse};
+    static const uint32_t trainer[] = {3, 41}, normalizer[] = {3, 4};
+    enum { NO_FIELD, CHARSMAP = 2 };
+    int64_t prefix = 1, collapse = 1;
+    int64_t *const of_trainer[] = {&p->model_type, &p->bos}, *const of_normalizer[] = {&prefix, &collapse};
     struct field f;
     int more, rc = 0;
     p->model_type = MODEL_UNIGRAM, p->bos = 1;
     while (!rc && (more = next_field(&m, &f)) > 0) {
         if (f.wire != WIRE_BYTES) continue;
         if (f.number == 1) rc = read_piece(p, f.contents);
-        if (f.number == 2) rc = read_options(p, f.contents, trainer, of_trainer, 2);
-        if (f.number == 3) rc = read_options(p, f.contents, normalizer, of_normalizer, 3);
+        if (f.number == 2) rc = read_options(p, f.contents, trainer, of_trainer, 2, NO_FIELD);
+        if (f.number == 3) rc = read_options(p, f.contents, normalizer, of_normalizer, 2, CHARSMAP);
     }
     if (rc || more < 0 || !p->n) return rc ? rc : damaged(p);
-    p->add_prefix = prefix, p->collapses_spaces = collapse, p->has_normalizer = charsmap > 0;
-    if (p->model_type != MODEL_BPE)
-        return error_set(p->e, ERR_MODEL,
-                         "a SentencePiece model of kind %lld; hearth reads BPE (2) in this file, and unigrams (1) in a "
-                         "tokenizer.json, which transformers makes of it (AutoTokenizer, save_pretrained)",
-                         (long long)p->model_type);
-    if (p->has_normalizer || p->collapses_spaces)
-        return error_set(p->e, ERR_MODEL, "a SentencePiece model that %s, which hearth does not",
-                         p->has_normalizer ? "replaces characters by a table" : "joins and strips spaces");
-    return 0;
+    p->add_prefix = prefix, p->collapses_spaces = collapse;
+    if (p->model_type == MODEL_BPE || p->model_type == MODEL_UNIGRAM) return 0;
+    return error_set(p->e, ERR_MODEL, "a SentencePiece model of kind %lld; hearth reads unigrams (1) and BPE (2)",
+                     (long long)p->model_type);
 }
 
 /* Tokens of tokenizer_config.json, which may follow the pieces or say which of these are control tokens. */
@@ -184,10 +184,14 @@ static bool adds_bos(const struct json *config) {
     return !class || json_is(class, "LlamaTokenizer") || json_is(class, "LlamaTokenizerFast");
 }
 static int load_pieces(struct tokenizer *t, struct pieces *p, const struct json *config, size_t size) {
+    const bool is_unigram = p->model_type == MODEL_UNIGRAM;
     const struct {
         const char *key;
         struct json value;
-    } members[] = {{"model", {.type = JSON_STRING, .n = 5, .string = "llama"}},
+    } members[] = {{"model", is_unigram ? (struct json){.type = JSON_STRING, .n = 2, .string = "t5"}
+                                        : (struct json){.type = JSON_STRING, .n = 5, .string = "llama"}},
+                   {"precompiled_charsmap", p->charsmap},
+                   {"remove_extra_whitespaces", {.type = JSON_BOOL, .boolean = p->collapses_spaces}},
                    {"tokens", list_of(p->tokens, p->n)},
                    {"scores", list_of(p->scores, p->n)},
                    {"token_type", list_of(p->types, p->n)},

@@ -20,9 +20,11 @@ static int no_memory(struct error *e) { return error_set(e, ERR_MEMORY, "no memo
 
 static bool is_piece(const struct json *j) {
     const struct json *text = json_at(j, 0), *score = json_at(j, 1);
-    return j->type == JSON_ARRAY && j->n == 2 && text->type == JSON_STRING &&
+    return j->type == JSON_ARRAY && (j->n == 2 || j->n == 3) && text->type == JSON_STRING &&
            (score->type == JSON_FLOAT || score->type == JSON_INT) && isfinite(json_num(score, NAN));
 }
+/* Trees of SentencePiece's models mark pieces that no text becomes, as bytes and unused ones. */
+static bool is_text(const struct json *piece) { return piece->n == 2; }
 
 int unigram_load(struct tokenizer *t, const struct json *vocab, size_t file_size, struct error *e) {
     struct unigram *u = &t->unigram;
@@ -39,7 +41,7 @@ int unigram_load(struct tokenizer *t, const struct json *vocab, size_t file_size
         if (!is_piece(&vocab->items[id]))
             return error_set(e, ERR_MODEL, "model.vocab: entry %u is not a piece and its score", id);
         u->scores[id] = json_num(json_at(&vocab->items[id], 1), 0);
-        lowest = fmin(lowest, u->scores[id]);
+        if (is_text(&vocab->items[id])) lowest = fmin(lowest, u->scores[id]);
         int rc = vocab_add(&t->vocab, id, vocab_hash(text->string, text->n), text->string, text->n, false);
         if (rc == VOCAB_DUPLICATE_TOKEN) rc = vocab_set_bytes(&t->vocab, id, text->string, text->n, 0);
         if (rc) return no_memory(e);
@@ -89,7 +91,7 @@ int unigram_index(struct tokenizer *t, const struct json *vocab, struct error *e
     size_t n = 0, longest = 0;
     for (uint32_t id = 0; id < vocab->n && pieces; id++) {
         const struct json *text = json_at(&vocab->items[id], 0);
-        if (!text->n || added_tokens_is_control(t, text->string, text->n)) continue;
+        if (!text->n || !is_text(&vocab->items[id]) || added_tokens_is_control(t, text->string, text->n)) continue;
         pieces[n++] = (struct piece){text->string, text->n, id};
         if (text->n > longest) longest = text->n;
     }

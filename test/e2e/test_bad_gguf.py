@@ -56,7 +56,7 @@ BYTES = [
     ("LFS pointer", lambda b: b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", ["LFS"]),
     ("web page", lambda b: b"<!DOCTYPE html>\n<html><body>Sign in</body></html>", ["web page"]),
     ("another file", lambda b: b"PK\3\4" + b[4:], ["does not begin as a GGUF"]),
-    ("version 2", lambda b: b[:4] + struct.pack("<I", 2) + b[8:], ["version 2", "reads version 3"]),
+    ("version 1", lambda b: b[:4] + struct.pack("<I", 1) + b[8:], ["version 1", "reads versions 2 and 3"]),
     ("big-endian", lambda b: b[:4] + struct.pack(">I", 3) + b[8:], ["big-endian"]),
     ("too many tensors", lambda b: b[:8] + struct.pack("<Q", 2**62) + b[16:], ["incomplete"]),
     ("too many keys", lambda b: b[:16] + struct.pack("<Q", 2**40) + b[24:], ["metadata keys"]),
@@ -113,7 +113,7 @@ VERIFY = [
 ]
 TEXT = [
     ("an unknown pre-tokenizer", meta(**{"tokenizer.ggml.pre": "sarvam-moe"}), ["sarvam-moe", "qwen2"]),
-    ("an unknown tokenizer", meta(**{"tokenizer.ggml.model": "bert"}), ["bert", "gpt2, llama and gemma4"]),
+    ("an unknown tokenizer", meta(**{"tokenizer.ggml.model": "bert"}), ["bert", "gpt2, llama, t5 and gemma4"]),
     ("no tokenizer", meta(**{"tokenizer.ggml.model": "no_vocab"}), ["no tokenizer"]),
     ("no tokens", meta(**{"tokenizer.ggml.tokens": None}), ["tokenizer.ggml.tokens"]),
     ("tokens that are numbers", meta(**{"tokenizer.ggml.tokens": [1] * 288}), ["wrong type"]),

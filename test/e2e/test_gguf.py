@@ -3,6 +3,7 @@
 mode; tokenizer and template from the metadata.
 test_gguf.py HEARTH"""
 import array
+import base64
 import json
 import os
 import shutil
@@ -11,10 +12,12 @@ import subprocess
 import sys
 import tempfile
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "golden"))
 import gguf_file
 import gguf_formats
 import gguf_pair
 import ollama_file
+from charsmap import charsmap_base64
 from checks import HEARTH, check, end, run
 
 IDS = ",".join(str((i * 37 + 11) % 270) for i in range(40))
@@ -141,6 +144,15 @@ def sentencepiece(tmp):
         p = subprocess.run([HEARTH, "-m", file, "--tokenize", *args], input=text.encode(), capture_output=True, timeout=60)
         got = [names[i] for i in json.loads(p.stdout)] if not p.returncode else p.stderr
         check(got == want, f"SentencePiece: {text}", f"{got} instead of {want}")
+    # of kind Unigram, with SentencePiece's own treatment of spaces
+    meta = {"general.architecture": "llama", "tokenizer.ggml.model": "t5", "tokenizer.ggml.tokens": names, "tokenizer.ggml.remove_extra_whitespaces": True,
+            "tokenizer.ggml.precompiled_charsmap": list(base64.b64decode(charsmap_base64({"\t".encode(): b" "}))),
+            "tokenizer.ggml.token_type": [p[1] for p in pieces], "tokenizer.ggml.scores": [p[2] for p in pieces]}
+    gguf_formats.write(file, meta, [])
+    for text, want in (("hello", ["\u2581he", "llo"]), ("\t he  he ", ["\u2581he", "\u2581he"]), ("\u00e9<0x41>", ["\u2581", "<0xC3>", "<0xA9>", "<", "<0x30>", "<0x78>", "<0x34>", "<0x31>", ">"])):
+        p = subprocess.run([HEARTH, "-m", file, "--tokenize"], input=text.encode(), capture_output=True, timeout=60)
+        got = [names[i] for i in json.loads(p.stdout)] if not p.returncode else p.stderr
+        check(got == want, f"Unigram: {text}", f"{got} instead of {want}")
 
 
 def plain_tokens(tmp):
@@ -295,6 +307,11 @@ def places(tmp):
         to.write(f.read() + b"signature" * 9)
     got, why = logits(longer, os.path.join(tmp, "b"))
     check(got == want, "bytes behind the last tensor", why)
+    older = os.path.join(tmp, "older.gguf")
+    with open(one, "rb") as f, open(older, "wb") as to:
+        to.write(f.read(4) + b"\2" + f.read()[1:])
+    got, why = logits(older, os.path.join(tmp, "b"))
+    check(got == want, "version 2", why)
     blob = os.path.join(tmp, "sha256-0f3a")  # as ollama stores models
     shutil.copy(one, blob)
     got, why = logits(blob, os.path.join(tmp, "b"))

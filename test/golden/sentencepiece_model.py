@@ -4,12 +4,15 @@
     sentencepiece_model.py HEARTH
 
 The model is written here. EXPECTED are the ids of the library sentencepiece 0.2 for the same bytes; where it is installed, it is asked again."""
+import base64
 import json
 import os
 import struct
 import subprocess
 import sys
 import tempfile
+
+from charsmap import charsmap_base64
 
 BIN = sys.argv[1]
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
@@ -52,6 +55,14 @@ EXPECTED = {
     "hello": [271], "hello world": [271, 272, 273, 274], "hellohello": [271, 270], "wor": [272, 273], " ": [277], "": [], "é": [259, 276],
     "he\nllo": [259, 267, 13, 269], "  hello": [277, 271], "zé🙂": [259, 125, 276, 243, 162, 156, 133], "world wor": [272, 273, 274, 272, 273],
 }
+# as EXPECTED, of kind Unigram: without and with spaces joined, and with a table of replacements
+UNIGRAM = {
+    "hello world": [259, 270, 275], "wor": [259, 264, 263, 265], " ": [259, 259], "": [], "  hello": [259, 259, 259, 270], "zé🙂": [259, 125, 276, 243, 162, 156, 133],
+    "<0x41>": [259, 63, 51, 123, 55, 52, 65],
+}
+JOINED = {" ": [], "  hello": [259, 270], "hello   ": [259, 270], "hello \u2581": [259, 270], "hello  world": [259, 270, 275]}
+TABLE = charsmap_base64({"\t".encode(): b" ", "É".encode(): "é".encode(), "ﬁ".encode(): b"hello"})
+MAPPED = {"\t hello\tworld": [259, 270, 275], "É": [259, 276], "ﬁ": [259, 270]}
 failures = checks = 0
 
 
@@ -68,16 +79,24 @@ try:
     library = sentencepiece.SentencePieceProcessor(model_proto=model())
     for text, ids in EXPECTED.items():
         check(f"the library, {text!r}", library.encode(text), ids)
+    for options, texts in (({}, UNIGRAM), ({"collapse": 1}, JOINED)):  # the library takes no table as small as TABLE
+        library = sentencepiece.SentencePieceProcessor(model_proto=model(kind=1, **options))
+        for text, ids in texts.items():
+            check(f"the library, {options} {text!r}", library.encode(text), ids)
 except ImportError:
     print("the library sentencepiece is not installed: its ids are those written here")
 for text, ids in EXPECTED.items():
     check(repr(text), tokenize({"tokenizer.model": model()}, text), ids)
+for options, texts in (({}, UNIGRAM), ({"collapse": 1}, JOINED), ({"collapse": 1, "charsmap": base64.b64decode(TABLE)}, MAPPED)):
+    for text, ids in texts.items():
+        check(f"Unigram {options} {text!r}", tokenize({"tokenizer.model": model(kind=1, **options)}, text), ids)
+check("BPE that joins spaces", tokenize({"tokenizer.model": model(collapse=1)}, "  hello   world "), [271, 272, 273, 274])
 check("no prefix", tokenize({"tokenizer.model": model(prefix=0)}, "hello hello"), [270, 271])
 config = {"added_tokens_decoder": {"280": {"content": "<|im_end|>", "special": True}, "2": {"content": "</s>", "special": True}}, "tokenizer_class": "LlamaTokenizer"}
 both = {"tokenizer.model": model(), "tokenizer_config.json": json.dumps(config).encode()}
 check("an added control token", tokenize(both, "hello<|im_end|>", "--special"), [271, 280])
 check("the same, typed", 280 in list(tokenize(both, "hello<|im_end|>")), False)
-for what, data, word in (("unigrams", model(kind=1), "unigrams"), ("a table", model(charsmap=b"abc"), "by a table"), ("joined spaces", model(collapse=1), "joins and strips spaces"),
+for what, data, word in (("words", model(kind=3), "of kind 3"), ("a damaged table", model(charsmap=b"abc"), "precompiled_charsmap is damaged"),
                          ("an empty file", b"", "damaged"), ("tiktoken's ranks", b"IQ== 0\nIg== 1\n", "damaged"), ("half a file", model()[:1000], "damaged"), ("a long size", b"\x0a\xff\xff\xff\xff\x7fabc", "damaged"),
                          ("text that is not UTF-8", field(1, field(1, b"\xff")), "damaged"), ("an unknown type", field(1, field(1, b"a") + field(3, 9)), "damaged"), ("a group", b"\x0b\x0c", "damaged")):
     got = tokenize({"tokenizer.model": data}, "hello")
