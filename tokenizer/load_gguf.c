@@ -260,7 +260,9 @@ static int read_lists(struct gguf_lists *l, const struct json *meta, struct erro
     l->strips = l->is_spm && is_phi3(meta);
     if (!model || json_is(model, "no_vocab") || json_is(model, "none"))
         return error_set(e, ERR_MODEL, "no tokenizer in its metadata");
-    l->is_marked = json_is(model, "gemma4");
+    /* Sarvam's pre-tokenizer is Gemma 4's */
+    l->is_marked = json_is(model, "gemma4") ||
+                   (json_is(model, "gpt2") && json_is(json_get(meta, "tokenizer.ggml.pre"), "sarvam-moe"));
     if (!l->is_spm && !l->is_marked && !json_is(model, "gpt2")) {
         bool named = model->type == JSON_STRING;
         return error_set(e, ERR_MODEL, "'tokenizer.ggml.model' is %.*s; hearth supports gpt2, llama, t5 and gemma4",

@@ -112,7 +112,7 @@ VERIFY = [
     ("a norm that is NaN", tensor("output_norm.weight", raw=lambda r: r[:8] + struct.pack("<f", float("nan")) + r[12:]), ["output_norm.weight", "column 2"]),
 ]
 TEXT = [
-    ("an unknown pre-tokenizer", meta(**{"tokenizer.ggml.pre": "sarvam-moe"}), ["sarvam-moe", "qwen2"]),
+    ("an unknown pre-tokenizer", meta(**{"tokenizer.ggml.pre": "saturn"}), ["saturn", "qwen2"]),
     ("an unknown tokenizer", meta(**{"tokenizer.ggml.model": "bert"}), ["bert", "gpt2, llama, t5 and gemma4"]),
     ("no tokenizer", meta(**{"tokenizer.ggml.model": "no_vocab"}), ["no tokenizer"]),
     ("no tokens", meta(**{"tokenizer.ggml.tokens": None}), ["tokenizer.ggml.tokens"]),

@@ -224,8 +224,9 @@ def ollama(tmp):
         check(rc == 0, f"ollama's {name} verifies", err)
     letters, tail = gguf_pair.vocabulary(0)[0][:256], [f"<{i}>" for i in range(260, 128010)]
     for arch, model, named, text, want in (("gptoss", "gpt2", {"tokenizer.ggml.pre": "default"}, "1234", ["123", "4"]), ("llama", "gpt2", {}, "1234", ["123", "4"]),
+                                           ("bailingmoe2", "gpt2", {"tokenizer.ggml.pre": "sarvam-moe"}, "a 12\n12", ["a", "\u2581", "12", "<0x0A>", "12"]),
                                            ("gemma4", "llama", {"tokenizer.ggml.pre": "gemma4"}, "a 12", ["a", "\u2581", "12"])):
-        names = [*letters, "12", "123", "1234", "\u2581", *(tail if arch == "llama" else ["<s>"])]
+        names = [*letters, "12", "123", "1234", "\u2581", "<0x0A>", *(tail if arch == "llama" else ["<s>"])]
         if arch == "llama":
             names[128006], names[128009] = "<|start_header_id|>", "<|eot_id|>"
         gguf_formats.write(file, {"general.architecture": arch, "tokenizer.ggml.model": model, "tokenizer.ggml.tokens": names, "tokenizer.ggml.merges": ["1 2", "12 3", "123 4"],
