@@ -424,6 +424,8 @@ const struct gguf_arch gguf_archs[] = {
     {"bailingmoe", "bailing_moe", &standard_names, bailing_keys, derive_ling1, NULL},
     {"hy_v3", "hy_v3", &standard_names, hy3_keys, derive_hy3, NULL},
     {"qwen2", "qwen2", &standard_names, heads_keys, gguf_build_attention, NULL},
+    {"qwen2vl", "qwen2", &standard_names, qwen3vl_keys, gguf_build_attention, NULL},
+    {"exaone", "llama", &standard_names, heads_keys, gguf_build_attention, NULL},
     {"qwen3", "qwen3", &standard_names, heads_keys, gguf_build_attention, NULL},
     {"ernie4_5", "ernie4_5", &standard_names, heads_keys, gguf_build_attention, NULL},
     {"qwen3vl", "qwen3", &standard_names, qwen3vl_keys, gguf_build_attention, NULL},

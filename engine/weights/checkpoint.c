@@ -199,6 +199,7 @@ static bool settle(struct checkpoint *c, struct tensor *t, const char *file, siz
         if (c->again[i].name != t->name || !is_in(c, &c->again[i], file, nf)) continue;
         const struct tensor other = *t;
         c->bytes += c->again[i].size - t->size;
+        c->fingerprint = hash64(file, nf, c->fingerprint);
         *t = c->again[i], c->again[i] = other;
         return true;
     }

@@ -56,6 +56,13 @@ def qwen2(fmt):
     return p
 
 
+def exaone(fmt):
+    p = without_experts("exaone", fmt, 45)
+    p.key(rope__freq_base=5e5, rope__dimension_count=64)
+    p.config.update(model_type="llama", rope_theta=5e5)
+    return p
+
+
 def qwen3(fmt):
     p = without_experts("qwen3", fmt, 23, qk_norm=True)
     p.key(rope__freq_base=1e6, attention__key_length=64, attention__value_length=64)
