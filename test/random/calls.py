@@ -203,12 +203,18 @@ def read_messages(objects, streams):
                 if blocks[-1]["type"] == "tool_use":
                     blocks[-1]["input"] = arguments(blocks[-1]["input"], True)
                 continue
+            if o["delta"]["type"] == "signature_delta":
+                check("signature", (blocks[-1]["type"], blocks[-1]["signature"], bool(o["delta"]["signature"])), ("thinking", "", True))
+                blocks[-1]["signature"] = o["delta"]["signature"]
+                continue
+            check("thinking after its signature", bool(blocks[-1].get("signature")), False)
             name = {"thinking_delta": "thinking", "text_delta": "text", "input_json_delta": "partial_json"}[o["delta"]["type"]]
             blocks[-1][name if name != "partial_json" else "input"] += o["delta"][name]
         check("last block", open_block, None)
         prompt = objects[0]["message"]["usage"]
         whole = {**objects[-2]["delta"], "usage": objects[-2]["usage"]}
         check("prompt of a stream", prompt["input_tokens"], sum(whole["usage"][n] for n in ("input_tokens", "cache_read_input_tokens")))
+    check("signatures", [b for b in blocks if b["type"] == "thinking" and not b["signature"]], [])
     check("empty blocks", [b for b in blocks if b.get("text") == "" or b.get("thinking") == ""], [])
     calls = [(b["name"], b["input"]) for b in blocks if b["type"] == "tool_use"]
     reason = whole["stop_reason"]
