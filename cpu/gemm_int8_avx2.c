@@ -283,6 +283,28 @@ INLINE void decode(struct panel *to, int n, const struct mat *w, int r, int last
         }
     }
 }
+/* The same of codes with scales beside them, as those of a block format. */
+INLINE void decode_beside(struct panel *to, int n, const struct mat *w, int r, int last, int c, ptrdiff_t ahead,
+                          const int dtype) {
+    const int parts = w->cols - c < BLOCK ? (w->cols - c) / 32 : PARTS;
+    for (int i = 0; i < n; i++, to++) {
+        const uint8_t *p[ROWS];
+        for (int k = 0; k < ROWS; k++) {
+            const int row = r + ROWS * i + k < last ? r + ROWS * i + k : last;
+            p[k] = (const uint8_t *)w->data + (size_t)row * w->stride + (size_t)(c / 2);
+            for (int line = 0; line < BLOCK / 2; line += 64)
+                _mm_prefetch((const char *)p[k] + ahead + line, _MM_HINT_T0);
+            scales_beside(&to->s, k, w, row, c, parts, dtype);
+        }
+        for (int k = 0; k < PARTS; k++) {
+            __m256i v[ROWS];
+            EACH (int row = 0; row < ROWS; row++)
+                v[row] = k < parts ? pairs_codes(p[row] + 16 * k, dtype) : _mm256_setzero_si256();
+            transpose_8(v);
+            EACH (int j = 0; j < ROWS; j++) _mm256_store_si256((__m256i *)(void *)to->code[8 * k + j], v[j]);
+        }
+    }
+}
 typedef void (*panels_fn)(struct panel *to, int n, const struct mat *w, int r, int last, int c, ptrdiff_t ahead);
 
 INLINE __m256i four_columns(const struct int8_x *x, int c) {
@@ -352,7 +374,7 @@ typedef void (*products_fn)(float *y, const struct panel *w, int panels, int par
 /* --- Formats ---------------------------------------------------------------------------------- */
 
 struct format {
-    few_fn few[FEW];
+    few_fn few[FEW]; /* NULL: as many tokens */
     panels_fn decode;
     products_fn products;
 };
@@ -377,11 +399,23 @@ struct format {
         products(y, w, panels, parts, x, n, FORMAT_DTYPE(name)); \
     }
 FORMATS_INT8_AVX2(FUNCTIONS)
+#define BESIDE(name) \
+    static void decode_beside_##name(struct panel *to, int n, const struct mat *w, int r, int last, int c, \
+                                     ptrdiff_t ahead) { \
+        decode_beside(to, n, w, r, last, c, ahead, FORMAT_DTYPE(name)); \
+    }
+BESIDE(q4_0)
+BESIDE(q4_1)
+BESIDE(mxfp4)
 static const struct format *format_for(const struct mat *w) {
 #define ROW(name) [FORMAT_DTYPE(name)] = {{few_1_##name, few_2_##name, few_3_##name}, decode_##name, products_##name},
     static const struct format all[DT_COUNT] = {FORMATS_INT8_AVX2(ROW)};
 #undef ROW
-    return !w->scale && all[w->dtype].decode ? &all[w->dtype] : NULL;
+#define ROW(name) [FORMAT_DTYPE(name)] = { {NULL}, decode_beside_##name, products_##name }
+    static const struct format beside[DT_COUNT + 1] = {ROW(q4_0), ROW(q4_1), ROW(mxfp4)};
+#undef ROW
+    const struct format *f = w->scale ? &beside[same_codes(w)] : &all[w->dtype];
+    return f->decode ? f : NULL;
 }
 
 struct scratch {
@@ -404,7 +438,7 @@ static void rows(const struct mat *w, int r0, int r1, const void *packed, int n,
                  void *scratch) {
     const struct format *f = format_for(w);
     const int each = blocks(w->cols), chunks = (n + CHUNK - 1) / CHUNK;
-    if (n <= FEW) {
+    if (n <= FEW && f->few[0]) {
         const int gap = (r1 - r0) / ROWS, ends = r0 + gap * ROWS;
         for (int r = r0; r < r0 + gap; r++) few(f, w, r, gap, ROWS, packed, n, y, ldy, accumulate);
         if (ends < r1) few(f, w, ends, 1, r1 - ends, packed, n, y, ldy, accumulate);

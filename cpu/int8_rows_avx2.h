@@ -5,10 +5,14 @@
  *     weight = scale * each * (code - bias) - off
  *
  * with a float scale and off of each part, and for formats with two scales in a part (has_two) `each`, a small integer
- * of 16 columns; else 1. Vectors of scales have a lane per row. */
+ * of 16 columns; else 1. Vectors of scales have a lane per row.
+ *
+ * Four-bit codes with scales beside them, two neighbours in a byte, become rows of the block format that has the same
+ * codes: I4 those of Q4_0, with zero points those of Q4_1, E2M1 with E8M0 those of MXFP4. */
 #include <stdint.h>
 #include <string.h>
 
+#include "base/scale.h"
 #include "cpu/formats.h"
 #include "cpu/intdot_words.h"
 
@@ -228,5 +232,39 @@ INLINE void load_scales(struct scales *s, const uint8_t *const *p, const int dty
             vstore(s->scale[k], low);
             if (has_off(dtype)) vstore(s->off[k], vsub(vzero(), high));
         }
+    }
+}
+
+/* --- Codes with scales beside them ------------------------------------------------------------ */
+
+/* The block format with the same codes; DT_COUNT: these kernels do not have the matrix. */
+INLINE int same_codes(const struct mat *w) {
+    if (!w->scale || w->cols % 32) return DT_COUNT;
+    if (w->dtype == DT_E2M1) return w->scale_dtype == DT_E8M0 && w->block_cols == 32 ? DT_MXFP4 : DT_COUNT;
+    if (w->dtype != DT_I4 || (w->block_cols % 32 && w->block_cols < w->cols)) return DT_COUNT;
+    return w->scale_dtype == DT_F32Z ? DT_Q4_1 : DT_Q4_0;
+}
+/* 32 codes at p. */
+INLINE __m256i pairs_codes(const uint8_t *p, const int dtype) {
+    const __m128i v = load_16(p), four = _mm_set1_epi8(15), even = _mm_and_si128(v, four),
+                  odd = _mm_and_si128(_mm_srli_epi16(v, 4), four);
+    const __m256i codes = _mm256_set_m128i(_mm_unpackhi_epi8(even, odd), _mm_unpacklo_epi8(even, odd));
+    return dtype == DT_MXFP4 ? fp4_values(codes) : codes;
+}
+/* Scales of a row's `parts` parts from column c on; zero past them. */
+INLINE void scales_beside(struct scales *s, const int i, const struct mat *w, int row, int c, int parts,
+                          const int dtype) {
+    const float by = dtype == DT_MXFP4 ? 0.5f : 1; /* values are doubled */
+    size_t at = scale_row(w, row) + (size_t)(c / w->block_cols);
+    int left = w->block_cols - c % w->block_cols;
+    float scale = by * scale_load(w, at), off = dtype == DT_Q4_1 ? scale * (float)zero_load(w, at) : 0;
+    for (int k = 0; k < PARTS; k++, left -= 32) {
+        if (k >= parts) scale = off = 0;
+        else if (!left) {
+            scale = by * scale_load(w, ++at), left = w->block_cols;
+            if (dtype == DT_Q4_1) off = scale * (float)zero_load(w, at);
+        }
+        s->scale[k][i] = scale;
+        if (has_off(dtype)) s->off[k][i] = off;
     }
 }

@@ -299,6 +299,24 @@ static void check_neighbours(const struct gemm *g) {
     }
 }
 
+/* Small batches keep 16 bits of the activations of codes with scales beside them; large ones get 8 bits. */
+static void check_small_batches(void) {
+    static const struct shape shapes[] = {{32, 256, 1, 32, DT_I4, DT_BF16, 0, 1},
+                                          {32, 256, 1, 128, DT_I4, DT_F32Z, 0, 1},
+                                          {32, 256, 1, 32, DT_E2M1, DT_E8M0, 0, 1}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        struct mat w = make(&shapes[i]);
+        begin_case("kernel of %s in small and large batches", dtype_name(w.dtype));
+        for (int l = CPU_AVX2; l <= CPU_AVX512; l++) {
+            const struct gemm *few = gemm_for_weights((enum cpu_level)l, 4, BATCH_INVARIANT_ROWS, false, &w),
+                              *many = gemm_for_weights((enum cpu_level)l, 100, 100, false, &w);
+            CHECK(!few || !few->is_int8);
+            CHECK((l == CPU_AVX512 && !gemm_has(&gemm_int8)) || (many && many->is_int8));
+        }
+        drop();
+    }
+}
+
 int main(void) {
     static const struct shape shapes[] = {
         {64, 256, 128, 128, DT_E4M3, DT_F32, 0, 1},
@@ -452,5 +470,6 @@ int main(void) {
         printf("%-10s %s %s: %d cases\n", g->name, emulated ? "emulated (speed NOT MEASURED)" : "",
                failures == before ? "ok" : "FAILED", cases);
     }
+    check_small_batches();
     return failures != 0;
 }
