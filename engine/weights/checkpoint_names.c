@@ -31,13 +31,13 @@ static long prefix_before(const char *name, const char *own) {
         return -1;
     return n == end || name[n - end - 1] == '.' ? (long)(n - end) : -1;
 }
-/* Finds the only prefix before `own`. next: what some tensor's name has after the prefix; not: what the prefix has not;
- * NULL: any. Its length, or -1: there is none, or more than one. */
-static long find_prefix(const struct checkpoint *c, const char *own, const char *next, const char * not,
+/* Finds the only prefix before `own`. next: what some tensor's name has after the prefix; without: what the prefix has
+ * not; NULL: any. Its length, or -1: there is none, or more than one. */
+static long find_prefix(const struct checkpoint *c, const char *own, const char *next, const char *without,
                         const char **prefix) {
     long found = -1;
     for (size_t i = 0; i < c->n_tensors; i++) {
-        const char *name = c->tensors[i].name, *excluded = not ? strstr(name, not ) : NULL;
+        const char *name = c->tensors[i].name, *excluded = without ? strstr(name, without) : NULL;
         const long n = prefix_before(name, own);
         if (n < 0 || (excluded && excluded < name + n) || (next && !has_beginning(c, name, (size_t)n, next))) continue;
         if (found >= 0) return -1;
