@@ -251,15 +251,15 @@ PLANES(q6_k) {
     }
 }
 
-/* --- Signed codes of up to seven bits --------------------------------------------------------- */
+/* --- Signed codes ----------------------------------------------------------------------------- */
 
 /* 64 columns; each product is rounded once. */
 INLINE void put_signed(uint16_t *head, uint16_t *rest, const int8_t *code, __m512 a, __m512 b) {
-    const __m512i lifted = _mm512_add_epi8(_mm512_load_si512(code), _mm512_set1_epi8(64));
-    const __m512 zero = _mm512_set1_ps(SEVEN_BITS + 64);
-#define PRODUCTS(from, scale) _mm512_mul_ps(_mm512_sub_ps(floats(lifted, from, SEVEN_BITS), zero), scale)
-    put_tile(head, rest, PRODUCTS(0, a), PRODUCTS(32, b));
-    put_tile(head + 32, rest ? rest + 32 : NULL, PRODUCTS(8, a), PRODUCTS(40, b));
+    const __m512i tiles = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), _mm512_load_si512(code));
+#define PRODUCTS(lane, scale) \
+    _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm512_extracti32x4_epi32(tiles, lane))), scale)
+    put_tile(head, rest, PRODUCTS(0, a), PRODUCTS(1, b));
+    put_tile(head + 32, rest ? rest + 32 : NULL, PRODUCTS(2, a), PRODUCTS(3, b));
 #undef PRODUCTS
 }
 INLINE void signed_row(uint16_t *head, uint16_t *rest, const int8_t *code, const float *scale, int n,

@@ -112,6 +112,15 @@ CODES(i4) {
     }
 }
 
+CODES(i8) {
+    int8_t zero[8]; /* the usual one */
+    scales_beside(scale, zero, w, scale_row(w, r), c0, n);
+    for (int c = 0; c < n; c += 64, p += 64) {
+        const __mmask64 have = n - c >= 64 ? ~(__mmask64)0 : ((__mmask64)1 << (n - c)) - 1;
+        ask(p, 64, ahead), put(code + c, _mm512_maskz_loadu_epi8(have, p));
+    }
+}
+
 CODES(q4_k) {
     __m256 s, m;
     k_scales(p, &s, &m);
@@ -216,10 +225,11 @@ struct int8_decoder gemm_int8_decoder_for(const struct mat *w) {
 #undef ROW
 #undef GRID
     static const struct int8_decoder sixteen = {codes_e2m1, 16, false}, four = {codes_i4, 32, false},
-                                     blocks = {codes_nvfp4, 16, false};
+                                     eight = {codes_i8, 32, false}, blocks = {codes_nvfp4, 16, false};
     const bool fp4 = w->dtype == DT_E2M1, whole = w->block_cols % 32 == 0 || w->block_cols >= w->cols;
     if (w->scale && fp4 && w->scale_dtype == DT_E4M3 && w->block_cols == 16) return sixteen;
     if (w->scale && w->dtype == DT_I4 && whole) return four;
+    if (w->scale && w->dtype == DT_I8 && whole && w->scale_dtype != DT_F32Z) return eight;
     if (w->dtype == DT_NVFP4 && (!w->scale || w->block_cols >= w->cols)) return blocks;
     if ((w->scale != NULL) != fp4 || (fp4 && (w->scale_dtype != DT_E8M0 || w->block_cols != 32)))
         return (struct int8_decoder){0};

@@ -214,6 +214,7 @@ static int formats(enum cpu_level level, int rounds) {
                {DT_I4, DT_BF16, 1, 32},
                {DT_I4, DT_BF16, 1, 128},
                {DT_I4, DT_F32Z, 1, 128},
+               {DT_I8, DT_BF16, 1, 128},
                {DT_BF16},
                {DT_Q8_0},
                {DT_Q4_0},

@@ -54,7 +54,7 @@ static void product(const struct gemm *g, const struct mat *w, const float *x, c
  * without a decoder, which are split. */
 static bool rounded(const struct shape *s) {
     static const uint8_t other[] = {DT_MXFP4, DT_INT4, DT_Q8_A, DT_IQ4_KS, DT_IQ5_KS, DT_IQ2_KL};
-    if (s->dtype == DT_I4 || (s->dtype == DT_E2M1 && s->scale_dtype == DT_E4M3)) return true;
+    if (s->dtype == DT_I4 || s->dtype == DT_I8 || (s->dtype == DT_E2M1 && s->scale_dtype == DT_E4M3)) return true;
     return s->dtype >= DT_Q8_0 && !memchr(other, s->dtype, sizeof other);
 }
 
@@ -351,6 +351,9 @@ int main(void) {
         {21, 320, 1, 32, DT_I4, DT_F16, 3, 2},
         {35, 896, 1, 128, DT_I4, DT_F16, 0, 1},
         {34, 544, 1, 128, DT_I4, DT_F32Z, 0, 1},
+        {33, 544, 1, 128, DT_I8, DT_BF16, 0, 1},
+        {35, 333, 1, 1 << 20, DT_I8, DT_F32, 3, 2},
+        {34, 416, 1, 96, DT_I4, DT_F32, 0, 1},
         {41, 1120, 1, 0, DT_Q8_0, 0, 0, 1},
         {33, 96, 1, 0, DT_Q8_0, 0, 0, 1},
         {34, 768, 1, 0, DT_Q4_K, 0, 0, 1},
