@@ -43,6 +43,7 @@ struct worker {
     pthread_t thread;
     int id, cpu;                       /* cpu -1: not pinned */
     alignas(64) _Atomic uint32_t seat; /* in the latest shared call that it took part in or missed: seat_of() */
+    _Atomic bool is_helping;           /* in pool_help: it has nothing to finish before others do */
 };
 
 struct pool {
@@ -51,7 +52,8 @@ struct pool {
     alignas(64) _Atomic uint32_t sleepers;
     alignas(64) pool_fn fn; /* published by turn */
     void *arg;
-    bool quit, is_saturated;
+    _Atomic bool quit; /* stored before turn, loaded after it: a worker may be late for the last shared call */
+    bool is_saturated;
     int caller_cpu; /* where the latest shared call began */
     double spin_s;  /* seconds */
     int n;
@@ -107,11 +109,10 @@ static void take_part(struct worker *w, uint32_t turn) {
 static void *worker_thread(void *arg) {
     struct worker *w = arg;
     struct pool *p = w->pool;
-    if (w->cpu >= 0) pin_to(pthread_self(), w->cpu);
     for (uint32_t turn = 0;;) {
         wait_until_changed(p, &p->turn, turn);
-        if (p->quit) return NULL;
         turn = atomic_load(&p->turn);
+        if (atomic_load(&p->quit)) return NULL;
         if (turn & SHARED) {
             take_part(w, turn);
             continue;
@@ -227,6 +228,7 @@ int pool_open_nodes(struct pool **out, int n_threads, bool pin, const struct num
                              n, strerror(rc));
         }
         p->n = i + 1;
+        if (w->cpu >= 0) pin_to(w->thread, w->cpu); /* not by itself: it may begin after leave_caller_cpu */
     }
     *out = p;
     return 0;
@@ -235,7 +237,7 @@ int pool_open_nodes(struct pool **out, int n_threads, bool pin, const struct num
 void pool_close(struct pool **pp) {
     struct pool *p = *pp;
     if (!p) return;
-    p->quit = true;
+    atomic_store(&p->quit, true);
     atomic_fetch_add(&p->turn, 2);
     futex_wake(&p->turn);
     for (int i = 1; i < p->n; i++) pthread_join(p->workers[i].thread, NULL);
@@ -337,12 +339,19 @@ void pool_share(struct pool *p, pool_fn fn, void *arg) {
     }
 }
 
-void pool_help(struct pool *p, int thread, int tries) {
+/* Looks after the worker that is next in turn. A worker that helps itself is left alone: two would sleep until the
+ * other one has finished. Each announces that it helps before it looks at others, so they make no circle. */
+static void help(struct pool *p, int thread, int tries) {
     struct worker *w = &p->workers[(thread + tries) % p->n]; /* several that wait look at different ones */
     const uint32_t turn = atomic_load(&p->turn), taken = seat_of(turn, TAKEN);
     if (w->id == thread) return;
     if (!w->id || w->cpu < 0) {
         /* a thread that is not pinned may be moved here by the kernel */
         if (tries >= LONG_WAIT) nanosleep(&(struct timespec){.tv_nsec = SLEEP_NS}, NULL);
-    } else if (turn & SHARED && atomic_load(&w->seat) == taken) bring_here(p, w, taken);
+    } else if (turn & SHARED && atomic_load(&w->seat) == taken && !atomic_load(&w->is_helping)) bring_here(p, w, taken);
+}
+void pool_help(struct pool *p, int thread, int tries) {
+    atomic_store(&p->workers[thread].is_helping, true);
+    help(p, thread, tries);
+    atomic_store(&p->workers[thread].is_helping, false);
 }

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -16,6 +17,14 @@
 #include "base/spin.h"
 #include "cpu/pool.h"
 #include "test/kcheck/case.h"
+
+/* Pretends to have more CPUs than there are: threads keep to themselves where pinning fails. */
+static int n_pretended;
+int sched_getaffinity(pid_t pid, size_t size, cpu_set_t *mask) {
+    memset(mask, 0, size);
+    for (int i = 0; i < n_pretended; i++) CPU_SET((size_t)i, mask);
+    return n_pretended || syscall(SYS_sched_getaffinity, pid, size, mask) > 0 ? 0 : -1;
+}
 
 enum { MAX = 16, TASKS = 40 };
 struct job {
@@ -160,6 +169,57 @@ static void loses_cpus(void) {
     pool_close(&a.pool);
 }
 
+/* Two threads wait within a call for the caller. Neither may take the other one, which sleeps at times, for a thread
+ * that has lost its CPU, and sleep until that one has finished. */
+struct circle {
+    struct pool *pool;
+    _Atomic bool is_over;
+};
+static void wait_for_caller(void *arg, int t, int n) {
+    struct circle *c = arg;
+    if (!t) {
+        usleep(20000);
+        atomic_store(&c->is_over, true);
+    }
+    for (int i = 0; !atomic_load(&c->is_over); i++) pool_help(c->pool, t, i);
+}
+static void helps_in_circles(void) {
+    struct error e = {0};
+    struct circle c = {0};
+    begin_case("threads that wait for the caller");
+    n_pretended = 4;
+    CHECK(!pool_open(&c.pool, 4, true, &e));
+    n_pretended = 0;
+    alarm(60);
+    for (int i = 0; i < 20; i++) {
+        atomic_store(&c.is_over, false);
+        pool_share(c.pool, wait_for_caller, &c);
+    }
+    alarm(0);
+    pool_close(&c.pool);
+}
+/* Workers that are late for a call, also for the last one. */
+static void closes_early(void) {
+    struct error e = {0};
+    begin_case("pools that close while workers are late");
+    n_pretended = MAX;
+    alarm(60);
+    for (int i = 0; i < 300; i++) {
+        struct job *j = calloc(1, sizeof *j); /* a call after the last one would use freed memory */
+        CHECK(j && !pool_open(&j->pool, MAX, true, &e));
+        for (int k = 0; k <= i % 3; k++) {
+            atomic_store(&j->next, 0);
+            pool_share(j->pool, take_tasks, j);
+        }
+        struct pool *p = j->pool;
+        memset(j, 0xff, sizeof *j);
+        free(j);
+        pool_close(&p);
+    }
+    alarm(0);
+    n_pretended = 0;
+}
+
 /* CPU time of the process does not depend on other load. */
 static double cpu_s(void) {
     struct timespec t;
@@ -224,6 +284,8 @@ int main(void) {
     rests(2);
     rests(5);
     loses_cpus();
+    helps_in_circles();
+    closes_early();
     spins();
     ends();
     begin_case("opening a pool");

@@ -125,6 +125,7 @@ change("pool-bring", "a worker that lost its CPU in a task is left where it is",
 change("pool-stays", "a worker stays on the CPU to which it was brought", "kcheck_pool", ("cpu/pool.c", "    atomic_fetch_sub(&p->sleepers, 1);\n    pin_to(w->thread, w->cpu);", "    atomic_fetch_sub(&p->sleepers, 1);"))
 change("pool-same", "a worker shares its CPU with the caller", "kcheck_pool", ("cpu/pool.c", "if (w->cpu != cpu) continue;", "if (w->cpu != cpu + 1) continue;"))
 change("pool-help", "a thread that waits within a call helps nobody", "kcheck_pool", ("cpu/pool.c", "} else if (turn & SHARED &&", "} else if (!turn &&"))
+change("pool-circle", "threads that wait within a call sleep until each other has finished", "kcheck_pool", ("cpu/pool.c", " && !atomic_load(&w->is_helping)", ""))
 change("pool-twice", "a worker takes part in a call again that it has left", "kcheck_pool", ("cpu/pool.c", "if ((int32_t)(seat - seat_of(turn, TAKEN)) >= 0) return;", ""))
 change("codes-zeros", "zero points of four-bit codes count for the first group of a row alone", "kcheck_gemm", ("cpu/gemm_int8_decoder.c", "s = scale_load(w, ++i), z = (int8_t)zero_load(w, i), left = block;", "s = scale_load(w, ++i), left = block;"))
 change("codes-groups", "groups of four-bit codes begin anew with each 256 columns", "kcheck_gemm", ("cpu/gemm_int8_decoder.c", "size_t i = first + (size_t)(is_power ? c0 >> __builtin_ctz((unsigned)block) : c0 / block);", "size_t i = first;"))
