@@ -1,6 +1,7 @@
 #include "base/shard_names.h"
 
 #include <stdio.h>
+#include <string.h>
 
 static const char only[] = "model.safetensors";
 
@@ -25,4 +26,21 @@ int shard_names_find(shard_names_has *has, const void *ctx) {
         found = n;
     }
     return found;
+}
+
+bool shard_names_is_weights(const char *name) {
+    static const char end[] = ".safetensors";
+    const size_t n = strlen(name), m = sizeof end - 1;
+    return n > m && !strcmp(name + n - m, end) && strncmp(name, "adapter_", 8) != 0 && !strchr(name, '/');
+}
+
+const char *shard_names_path(const char *name, size_t n, size_t *path_bytes) {
+    while (n > 2 && !memcmp(name, "./", 2)) name += 2, n -= 2;
+    if (!n || memchr(name, 0, n) || memchr(name, '\\', n)) return NULL;
+    for (size_t i = 0; i <= n; i++) { /* each part of the path begins with another character */
+        if (i && name[i - 1] != '/') continue;
+        if (i == n || name[i] == '/' || name[i] == '.') return NULL;
+    }
+    *path_bytes = n;
+    return name;
 }

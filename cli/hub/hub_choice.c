@@ -210,8 +210,39 @@ static const struct hub_file *weights_of(const struct hub_listing *l) {
     return first_of(l, index_names, sizeof index_names / sizeof *index_names);
 }
 
+static bool has_file(const void *listing, const char *name) { return hub_listing_find(listing, name); }
+/* The files of a repository without a list of them, as checkpoint_open() takes them: all shards that their names count,
+ * or the only file of weights, if no GGUF file is beside it. 0: there are none. */
+static int numbered_of(const struct hub_listing *l) { return weights_of(l) ? 0 : shard_names_find(has_file, l); }
+static const struct hub_file *only_of(const struct hub_listing *l, size_t *n) {
+    const struct hub_file *only = NULL;
+    bool has_gguf = false;
+    *n = 0;
+    for (size_t i = 0; i < l->n; i++) {
+        has_gguf |= hub_name_is_weights(l->files[i].path);
+        if (shard_names_is_weights(l->files[i].path)) only = &l->files[i], ++*n;
+    }
+    return *n == 1 && !has_gguf ? only : NULL;
+}
+
+int hub_choice_fail(const struct hub_listing *l, struct error *e) {
+    size_t n;
+    only_of(l, &n);
+    if (n > 1 && !weights_of(l) && !numbered_of(l))
+        return error_set(
+            e, ERR_RUNTIME,
+            "%s: has %zu files of safetensors, but no list of them (model.safetensors.index.json): nothing "
+            "tells which are the model's",
+            l->repo, n);
+    return error_set(e, ERR_RUNTIME,
+                     "%s: has no GGUF file and no safetensors with config.json, so there is nothing that hearth reads",
+                     l->repo);
+}
+
 bool hub_choice_has_tensors(const struct hub_listing *l) {
-    return weights_of(l) && first_of(l, config_names, sizeof config_names / sizeof *config_names);
+    size_t n;
+    return (weights_of(l) || numbered_of(l) || only_of(l, &n)) &&
+           first_of(l, config_names, sizeof config_names / sizeof *config_names);
 }
 
 static int add_named(const struct hub_listing *l, const char *name, struct hub_set *s, struct error *e) {
@@ -227,7 +258,7 @@ int hub_choice_add_settings(const struct hub_listing *l, struct hub_set *s, cons
     for (size_t i = 0; i < sizeof config_names / sizeof *config_names && !rc; i++)
         rc = add_named(l, config_names[i], s, e);
     if (!rc) rc = add_named(l, "generation_config.json", s, e);
-    if (!rc && strstr(weights->path, ".index.json")) rc = hub_choice_add(s, *index = weights, e);
+    if (!rc && weights && strstr(weights->path, ".index.json")) rc = hub_choice_add(s, *index = weights, e);
     return rc;
 }
 
@@ -237,25 +268,36 @@ int hub_choice_add_texts(const struct hub_listing *l, struct hub_set *s, struct 
     return rc;
 }
 
-/* Whether an index may name this file: one of safetensors beside it. */
-static bool is_shard_name(const struct json *file) {
+/* Writes the path of a file of weights that an index names. Returns false if it may not name it. */
+static bool put_shard_path(const struct json *file, char *out, size_t cap) {
     static const char end[] = ".safetensors";
-    const size_t n = sizeof end - 1;
-    return file->type == JSON_STRING && file->n > n && !memcmp(file->string + file->n - n, end, n) &&
-           !memchr(file->string, 0, file->n) && !memchr(file->string, '/', file->n);
+    const size_t m = sizeof end - 1;
+    size_t n;
+    const char *path = file->type == JSON_STRING ? shard_names_path(file->string, file->n, &n) : NULL;
+    if (!path || n <= m || n >= cap || memcmp(path + n - m, end, m) != 0) return false;
+    memcpy(out, path, n);
+    out[n] = 0;
+    return true;
 }
 
-static bool has_file(const void *listing, const char *name) { return hub_listing_find(listing, name); }
 /* Whether an index names a file that is there. */
 static bool names_any(const struct hub_listing *l, const struct json *map) {
     for (uint32_t i = 0; i < map->n; i++) {
-        const struct json *file = &map->items[2 * i + 1];
         char name[1100];
-        if (!is_shard_name(file) || file->n >= sizeof name) return true;
-        snprintf(name, sizeof name, "%.*s", (int)file->n, file->string);
-        if (hub_listing_find(l, name)) return true;
+        if (!put_shard_path(&map->items[2 * i + 1], name, sizeof name) || hub_listing_find(l, name)) return true;
     }
     return false;
+}
+
+/* Adds the shards by their usual names. n: how many. */
+static int add_numbered(const struct hub_listing *l, int n, struct hub_set *s, struct error *e) {
+    char name[SHARD_NAME_SIZE];
+    int rc = 0;
+    for (int i = 1; !rc && i <= n; i++) {
+        shard_names_put(has_file, l, i, n, name);
+        rc = hub_choice_add(s, hub_listing_find(l, name), e);
+    }
+    return rc;
 }
 
 int hub_choice_add_shards(const struct hub_listing *l, const char *index, size_t n, struct hub_set *s,
@@ -263,7 +305,9 @@ int hub_choice_add_shards(const struct hub_listing *l, const char *index, size_t
     enum { MAX_SHARDS = 4096 };
     struct arena arena = {0};
     struct json j;
-    if (!index) return hub_choice_add(s, weights_of(l), e);
+    if (!index && numbered_of(l)) return add_numbered(l, numbered_of(l), s, e);
+    size_t n_files;
+    if (!index) return hub_choice_add(s, weights_of(l) ? weights_of(l) : only_of(l, &n_files), e);
     int rc = json_parse(&arena, index, n, 0, weights_of(l)->path, &j, e);
     const struct json *map = rc ? NULL : json_get(&j, "weight_map");
     if (rc) rc = e->code = ERR_RUNTIME;
@@ -273,21 +317,16 @@ int hub_choice_add_shards(const struct hub_listing *l, const char *index, size_t
     const struct json *last = NULL;
     const bool is_stale = !rc && map && !names_any(l, map);
     const int n_found = is_stale ? shard_names_find(has_file, l) : 0;
-    for (int i = 1; !rc && i <= n_found; i++) {
-        char name[SHARD_NAME_SIZE];
-        shard_names_put(has_file, l, i, n_found, name);
-        rc = hub_choice_add(s, hub_listing_find(l, name), e);
-    }
+    if (!rc) rc = add_numbered(l, n_found, s, e);
     for (uint32_t i = 0; !rc && !n_found && map && i < map->n; i++) {
         const struct json *file = &map->items[2 * i + 1];
         char name[1100];
-        if (!is_shard_name(file) || file->n >= sizeof name) {
+        if (!put_shard_path(file, name, sizeof name)) {
             rc = error_set(e, ERR_RUNTIME, "%s: %s names a file that is none of weights", l->repo, weights_of(l)->path);
             break;
         }
         if (last && last->n == file->n && !memcmp(last->string, file->string, file->n)) continue;
         last = file;
-        snprintf(name, sizeof name, "%.*s", (int)file->n, file->string);
         const struct hub_file *f = hub_listing_find(l, name);
         if (!f) rc = error_set(e, ERR_RUNTIME, "%s: lacks %.200s, which its index names", l->repo, name);
         else rc = hub_choice_add(s, f, e);

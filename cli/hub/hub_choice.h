@@ -40,6 +40,8 @@ bool hub_choice_fits(uint64_t bytes, uint64_t memory);
 
 /* Whether the repository has a checkpoint of safetensors files at its top. */
 bool hub_choice_has_tensors(const struct hub_listing *l);
+/* Fails with the reason why a repository without GGUF files has no checkpoint of its own either. */
+int hub_choice_fail(const struct hub_listing *l, struct error *e);
 /* Add the files of it: settings, which the shards are found by (config and index); tokenizer and template; weights, by
  * the index, NULL without one. ERR_RUNTIME: the index is invalid or names files that are not listed. */
 int hub_choice_add_settings(const struct hub_listing *l, struct hub_set *s, const struct hub_file **index,

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -22,15 +23,28 @@ struct preview {
     double done, total; /* files */
 };
 
-/* The file's place in the folder: GGUF files stand at its top. */
+static bool is_gguf(const char *path) {
+    const size_t n = strlen(path);
+    return n > 5 && !strcmp(path + n - 5, ".gguf");
+}
+/* The file's place in the folder: GGUF files stand at its top, others where an index names them. */
 static int place_of(const struct preview *p, const struct hub_file *f, char out[PATHS_MAX], struct error *e) {
     const char *slash = strrchr(f->path, '/');
-    return file_join(out, PATHS_MAX, p->dir, slash ? slash + 1 : f->path, e);
+    TRY(file_join(out, PATHS_MAX, p->dir, slash && is_gguf(f->path) ? slash + 1 : f->path, e));
+    char *name = strrchr(out, '/');
+    *name = 0;
+    const int rc = file_mkdirs(out, e);
+    *name = '/';
+    return rc;
 }
 
+static void empty_folder(const char *dir);
 static int remove_entry(void *ctx, const char *name) {
     char path[PATHS_MAX];
-    if (!file_join(path, sizeof path, ctx, name, NULL)) unlink(path);
+    struct stat st;
+    if (file_join(path, sizeof path, ctx, name, NULL) || lstat(path, &st)) return 0;
+    if (S_ISDIR(st.st_mode)) empty_folder(path), rmdir(path);
+    else unlink(path);
     return 0;
 }
 static void empty_folder(const char *dir) { file_list(dir, remove_entry, (void *)dir, NULL); }
@@ -63,9 +77,8 @@ static bool has_gguf_header(const struct preview *p, const struct hub_file *f, s
 /* Returns how many bytes of the file are needed; 0: those that there are suffice. */
 static uint64_t bytes_needed(const struct preview *p, const struct hub_file *f, const struct buf *data) {
     uint64_t need = 0, n = 0;
-    const size_t k = strlen(f->path);
     if (data->len >= f->size || data->len >= MAX_HEADER) return 0;
-    if (k > 5 && !strcmp(f->path + k - 5, ".gguf")) {
+    if (is_gguf(f->path)) {
         if (data->len >= 4 && !memcmp(data->data, "GGUF", 4) && !has_gguf_header(p, f, data->len))
             need = 8 * (uint64_t)data->len;
     } else if (data->len >= sizeof n) {
@@ -138,12 +151,11 @@ static int inspect_folder(struct app *a, const struct preview *p, const struct h
                           struct error *e) {
     struct engine_params params;
     char file[PATHS_MAX];
-    const size_t k = strlen(weights->v[0]->path);
-    const bool is_gguf = k > 5 && !strcmp(weights->v[0]->path + k - 5, ".gguf");
-    int rc = is_gguf ? place_of(p, weights->v[0], file, e) : 0;
+    const bool takes_file = is_gguf(weights->v[0]->path);
+    int rc = takes_file ? place_of(p, weights->v[0], file, e) : 0;
     if (rc) return rc;
     engine_client_local_params(a, &params);
-    params.dir = is_gguf ? file : p->dir;
+    params.dir = takes_file ? file : p->dir;
     if (!params.gpus) params.gpus = gpus_by_default(a);
     return engine_inspect(&params, text, e);
 }

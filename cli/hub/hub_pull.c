@@ -204,9 +204,7 @@ static int choose(struct pull *p, struct error *e) {
     snprintf(p->title, sizeof p->title, "%s", p->listing.repo);
     if (!*p->name.quant && hub_choice_has_tensors(&p->listing)) return choose_tensors(p, e);
     if (p->quants.n || *p->name.quant) return choose_quant(p, e);
-    return error_set(e, ERR_RUNTIME,
-                     "%s: has no GGUF file and no safetensors with config.json, so there is nothing that hearth reads",
-                     p->listing.repo);
+    return hub_choice_fail(&p->listing, e);
 }
 
 /* --- saying what it is ------------------------------------------------------------------------ */

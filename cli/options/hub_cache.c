@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/shard_names.h"
 #include "cli/options/hub_name.h"
 #include "cli/options/trim.h"
 
@@ -97,13 +98,15 @@ static void walk_folder(struct walk *w, const char *dir) {
     w->snapshot = was;
 }
 
+static int on_file(void *found, const char *name) {
+    *(bool *)found |= shard_names_is_weights(name) || !strcmp(name, "model.safetensors.index.json") ||
+                      !strcmp(name, "consolidated.safetensors.index.json");
+    return 0;
+}
 static bool has_tensors(const char *dir) {
-    static const char *const names[] = {"model.safetensors.index.json", "model.safetensors",
-                                        "consolidated.safetensors.index.json", "consolidated.safetensors"};
-    char path[PATHS_MAX];
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (!file_join(path, sizeof path, dir, names[i], NULL) && file_exists(path)) return true;
-    return false;
+    bool found = false;
+    file_list(dir, on_file, &found, NULL);
+    return found;
 }
 
 /* Adds the models of a snapshot: its GGUF files, and the checkpoint, whose weights may be absent if it has no others.

@@ -298,7 +298,7 @@ struct others {
 static int on_other(void *ctx, const char *name) {
     struct others *o = ctx;
     o->has_torch |= (!strncmp(name, "pytorch_model", 13) && ends_with(name, ".bin")) || ends_with(name, ".pth");
-    if (!ends_with(name, ".safetensors") || !strncmp(name, "adapter_", 8) || strlen(name) >= sizeof o->only) return 0;
+    if (!shard_names_is_weights(name) || strlen(name) >= sizeof o->only) return 0;
     if (!o->n++) memcpy(o->only, name, strlen(name) + 1);
     return 0;
 }

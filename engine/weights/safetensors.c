@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/mat.h"
+#include "base/shard_names.h"
 
 /* Format: 8 bytes little-endian header length, a JSON object name -> {dtype, shape, data_offsets}, then the data.
  * Offsets count from the end of the header and cover the rest of the file exactly, without holes or overlap. */
@@ -206,13 +207,14 @@ int safetensors_index(const char *text, size_t n, const char *what, index_fn fn,
     for (uint32_t i = 0; !rc && i < map->n; i++) {
         const struct json *k = &map->items[2 * i], *v = k + 1;
         int kn = (int)(k->n < 160 ? k->n : 160);
+        const char *path;
+        size_t path_bytes;
         if (v->type != JSON_STRING || !v->n || v->n > 200)
             rc = error_set(e, ERR_MODEL, "%s: tensor %.*s has no file name", what, kn, k->string);
-        else if (memchr(v->string, '/', v->n) || memchr(v->string, '\\', v->n) || memchr(v->string, 0, v->n) ||
-                 v->string[0] == '.')
+        else if (!(path = shard_names_path(v->string, v->n, &path_bytes)))
             rc = error_set(e, ERR_MODEL, "%s: tensor %.*s: the file name '%.*s' leads out of the directory", what, kn,
                            k->string, (int)v->n, v->string);
-        else rc = fn(ctx, k->string, k->n, v->string, v->n);
+        else rc = fn(ctx, k->string, k->n, path, path_bytes);
     }
     arena_free(&a);
     return rc;

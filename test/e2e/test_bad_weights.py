@@ -145,6 +145,13 @@ def superseded(d):
     index_edit(lambda m: m.__setitem__("model.other.weight", three))(d)
 
 
+def in_folder(d):
+    """An index whose paths begin with ./, one of a file in a folder."""
+    os.mkdir(os.path.join(d, "more"))
+    os.rename(os.path.join(d, TWO), os.path.join(d, "more", TWO))
+    index_edit(lambda m: m.update({k: "./" + ("more/" if f == TWO else "") + f for k, f in m.items()}))(d)
+
+
 def odd_elements(d):
     """Tensors of other parts of the model, of the format's rarer types."""
     sizes = {"U16": 16, "U64": 64, "C64": 64, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8, "F6_E2M3": 6, "F6_E3M2": 6, "F4": 4}
@@ -210,7 +217,7 @@ CASES = [
     ("config unknown rope key", config_edit(rope_scaling={"type": "yarn", "factor": 2, "twist": 3}), [CONFIG, "twist"]),
     ("config unknown router", config_edit(topk_method="dice"), [CONFIG, "dice"]),
     ("config unknown key", config_edit(attn_logit_softcapping=30.0), [CONFIG, "attn_logit_softcapping"]),
-    ("config unknown quantisation", config_edit(quantization_config={"quant_method": "bitsandbytes"}), [CONFIG, "bitsandbytes"]),
+    ("config unknown quantisation", config_edit(quantization_config={"quant_method": "eetq"}), [CONFIG, "eetq"]),
     ("config bad block", config_edit(quantization_config={"quant_method": "fp8", "weight_block_size": [0, 128]}), [CONFIG, "weight_block_size"]),
     ("config eos out of range", config_edit(eos_token_id=5000), [CONFIG, "5000"]),
     ("a tensor in two files, of which the index names neither", overlay(True, listed=False), [INDEX, GATE, "names neither"]),
@@ -225,6 +232,8 @@ CASES = [
     ("index without map", lambda d: write(d, INDEX, "{}"), [INDEX, "weight_map"]),
     ("index with absolute path", index_edit(lambda m: m.__setitem__(next(iter(m)), "/etc/passwd")), [INDEX, "/etc/passwd"]),
     ("index with ..", index_edit(lambda m: m.__setitem__(next(iter(m)), "../x.safetensors")), [INDEX, ".."]),
+    ("index with .. within a path", index_edit(lambda m: m.__setitem__(next(iter(m)), "a/../../x.safetensors")), [INDEX, "leads out"]),
+    ("index with a hidden file", index_edit(lambda m: m.__setitem__(next(iter(m)), "./.x.safetensors")), [INDEX, "leads out"]),
     ("index names one file that is there", index_edit(lambda m: m.update({k: "other.safetensors" for k, f in m.items() if f == ONE})), ["other.safetensors", "missing"]),
     ("index names other files, one of two is there", lambda d: (os.remove(os.path.join(d, TWO)), stale_index(d)), [INDEX, "none of the files"]),
     ("LFS pointer", lambda d: write(d, ONE, "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 12345\n"), [ONE, "LFS"]),
@@ -483,7 +492,7 @@ def main():
             rc, out, err = run(stale, "--tokens", "5,6,7", "--logits-out", odd)
             check(rc == 0 and open(plain, "rb").read() == open(odd, "rb").read(), f"an index that {what} changes nothing", err)
             shutil.rmtree(stale)
-        for what, edit in (("shards without a list of them", no_list), ("one file of any name", one_file), ("other parts of rare types", odd_elements)):
+        for what, edit in (("shards without a list of them", no_list), ("one file of any name", one_file), ("paths with folders in the list", in_folder), ("other parts of rare types", odd_elements)):
             other = os.path.join(tmp, "other")
             shutil.copytree(good, other)
             edit(other)

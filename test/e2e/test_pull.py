@@ -90,7 +90,7 @@ class Pull(Case):
         self.assertEqual(self.pull("org/tiny")[0], 0)
         self.complete("org/tiny", list(files))
         self.assertEqual(self.run_bin("-m", "org/tiny", "--verify")[0], 0)
-        for name in ("config.json", "../x.safetensors", "original/model.safetensors", 5):
+        for name in ("config.json", "../x.safetensors", "a/../x.safetensors", "/x.safetensors", 5):
             index = json.dumps({"weight_map": {"a": name}}).encode()
             self.hub.add("org/odd", {**self.hub.repos["org/tiny"], "model.safetensors.index.json": index})
             rc, out, err = self.pull("org/odd")
@@ -101,11 +101,34 @@ class Pull(Case):
         self.assertEqual(self.pull("org/stale")[0], 0)
         self.complete("org/stale", list(files))
         self.assertEqual(self.run_bin("-m", "org/stale", "--verify")[0], 0)
+        deep = {n.replace("model-00002", "more/model-00002"): data for n, data in files.items()}  # paths of a list lead into folders
+        deep["model.safetensors.index.json"] = files["model.safetensors.index.json"].replace(b"model-00002", b"./more/model-00002")
+        self.hub.add("org/deep", deep)
+        self.hub.add("org/unlisted", {n: data for n, data in files.items() if "index" not in n})  # no list: what -m takes then
+        for name in ("org/deep", "org/unlisted"):
+            rc, out, err = self.pull(name)
+            self.assertEqual(rc, 0, err)
+            self.complete(name, list(self.hub.repos[name]))
+            self.assertEqual(self.run_bin("-m", name, "--verify")[0], 0)
         del self.hub.repos["org/tiny"]["model-00002-of-00002.safetensors"]
         self.hub.add("org/less", self.hub.repos["org/tiny"])
         rc, out, err = self.pull("org/less")
         self.assertEqual(rc, 1)
         self.assertIn("org/less: lacks model-00002-of-00002.safetensors, which its index names", err)
+
+    def test_file_of_any_name(self):
+        """The only file of weights, whatever its name; of two nothing says which are the model's."""
+        ember = {n: read(os.path.join(EMBER, n)) for n in NEEDED}
+        ember["weights.safetensors"] = ember.pop("model.safetensors")
+        self.hub.add("org/one", {**ember, "adapter_model.safetensors": b"x" * 100, "onnx/model.safetensors": b"y" * 100})
+        rc, out, err = self.pull("org/one")
+        self.assertEqual(rc, 0, err)
+        self.complete("org/one", list(ember))
+        self.assertEqual(self.run_bin("-m", "org/one", "-p", "hi", "--temp", "0", "--json")[0], 0)
+        self.hub.add("org/two", {**ember, "other.safetensors": b"x" * 100})
+        rc, out, err = self.pull("org/two")
+        self.assertEqual(rc, 1)
+        self.assertIn("org/two: has 2 files of safetensors, but no list of them (model.safetensors.index.json)", err)
 
     def test_quants(self):
         """Without a quant the one that suits the machine, never 16 bits beside others; by name without regard to case, or by its beginning."""

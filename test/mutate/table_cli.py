@@ -460,6 +460,8 @@ change("pull-damaged", "a part that a power loss has damaged ends the download",
 change("pull-progress", "a file that is shorter than listed is downloaded for ever", "e2e_pull", ("cli/hub/hub_client.c", "t->best = t->from + t->received;", ""))
 change("pull-stall", "a server that sends nothing is waited for", "e2e_pull", ("cli/hub/hub_client.c", "t->is_running && now - t->heard > STALL_S * second", "false"))
 change("pull-order", "a snapshot is a model before its weights are linked", "e2e_pull", ("cli/hub/hub_pull.c", "for (size_t i = p->all.n; i-- > 0 && !rc;)", "for (size_t i = 0; i < p->all.n && !rc; i++)"))
+change("pull-unlisted", "a repository without an index has no shards", "e2e_pull", ("cli/hub/hub_choice.c", "return weights_of(l) ? 0 : shard_names_find(has_file, l);", "return 0;"))
+change("pull-only", "the only file of weights is pulled beside GGUF files and others", "e2e_pull", ("cli/hub/hub_choice.c", "*n == 1 && !has_gguf ? only", "*n && !has_gguf ? only"))
 change("pull-plain", "16 bits are proposed beside quants", "e2e_pull", ("cli/hub/hub_choice.c", " || (is_plain(it) && !only_plain)", ""))
 change("pull-room", "a download begins that the disk cannot hold", "e2e_pull", ("cli/hub/hub_store.c", "if (need <= room) return 0;", "return 0;"))
 change("pull-tower", "of several towers the first is pulled", "e2e_pull", ("cli/hub/hub_choice.c", "(n == near && r >= rank)", "n == near"))

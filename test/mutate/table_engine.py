@@ -242,7 +242,7 @@ change("scan-experts", "routed experts are not scanned", "e2e_bad_weights", ("en
 change("tensor-hole", "holes between tensors are accepted", "e2e_bad_weights", ("engine/weights/safetensors.c", "if (ranges[i].begin != at)", "if (ranges[i].begin < at)"))
 change("tensor-end", "a tensor may end past the end of its file", "e2e_bad_weights", ("engine/weights/safetensors.c", "if ((uint64_t)end > data_bytes)", "if (0)"))
 change("tensor-size", "a tensor's size may differ from its shape", "e2e_bad_weights", ("engine/weights/safetensors.c", "if (bits % 8 || t->size != bits / 8)", "if (0)"))
-change("index-dotdot", "a shard may be outside the model directory", "e2e_bad_weights", ("engine/weights/safetensors.c", "memchr(v->string, '/', v->n) ||", ""), ("engine/weights/safetensors.c", " || v->string[0] == '.'", ""))
+change("index-dotdot", "an index may name a file above its directory", "e2e_bad_weights", ("base/shard_names.c", "name[i] == '/' || name[i] == '.'", "name[i] == '/'"))
 change("config-unknown-key", "unknown keys that change the computation are ignored", "e2e_refuse; unit_config", ("engine/model/config_parse.c", "if (!r.rc) read_unknown(&r, c, r.root, r.seen);", ""))
 change("config-stated", "a member that differs from what the config says is ignored", "unit_config_unknown", ("engine/model/config_parse.c", "return fabs(number - stated[i].value) <= 1e-6 * fabs(number);", "return true;"))
 change("config-repeated", "the first of repeated keys of a config counts as unknown", "unit_config_unknown", ("engine/model/config_parse.c", "if (is_repeated(root, i)) continue;", ""))
