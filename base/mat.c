@@ -56,6 +56,23 @@ const int8_t mat_iq5_ks[2][32] = {{VALUES_IQ5(V)}, {VALUES_IQ5(ABOVE_2)}};
 const int8_t mat_iq2_kl[2][32] = {{VALUES_IQ2_KL(FIRST)}, {VALUES_IQ2_KL(SECOND)}};
 /* twice E2M1, without its negative zero */
 const int8_t mat_mxfp4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+/* quantiles of a normal distribution: Dettmers et al., QLoRA, appendix E */
+const float mat_nf4[16] = {-1.0f,
+                           -0.6961928009986877f,
+                           -0.5250730514526367f,
+                           -0.39491748809814453f,
+                           -0.28444138169288635f,
+                           -0.18477343022823334f,
+                           -0.09105003625154495f,
+                           0.0f,
+                           0.07958029955625534f,
+                           0.16093020141124725f,
+                           0.24611230194568634f,
+                           0.33791524171829224f,
+                           0.44070982933044434f,
+                           0.5626170039176941f,
+                           0.7229568362236023f,
+                           1.0f};
 
 static size_t last_block(const struct mat *m) {
     return ((size_t)m->row0 + (size_t)(m->rows - 1) * (size_t)m->row_step) / (size_t)m->block_rows;

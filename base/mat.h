@@ -29,6 +29,8 @@ enum { NO_GGUF = 255 };
     X(I4, "I4", 2, 1, NO_GGUF) \
     /* scales: float32 whose low eight bits are replaced by the zero point of the codes (of DT_I8: plus 128) */ \
     X(F32Z, "F32Z", 1, 4, NO_GGUF) \
+    /* bitsandbytes' sixteen levels (mat_nf4), two codes per byte, even column in the high nibble */ \
+    X(NF4, "NF4", 2, 1, NO_GGUF) \
     /* GGUF's block formats, with scales inside the data */ \
     X(Q8_0, "Q8_0", 32, 34, 8) \
     X(Q4_0, "Q4_0", 32, 18, 2) \
@@ -112,6 +114,7 @@ struct mat mat_rows(struct mat m, int32_t begin, int32_t end);
 struct mat mat_cols(struct mat m, int32_t begin, int32_t end);
 /* values of the 4-bit codes */
 extern const int8_t mat_q4_0[16], mat_iq4[16], mat_mxfp4[16];
+extern const float mat_nf4[16];
 /* values of the codes of IQ4_KS and IQ5_KS by the lowest bit of a scale, and of IQ2_KL for the first and the second
  * column of a pair */
 extern const int8_t mat_iq4_ks[2][16], mat_iq5_ks[2][32], mat_iq2_kl[2][32];

@@ -24,6 +24,7 @@ float mat_at(const struct mat *m, int32_t r, int32_t c) {
         break;
     case DT_E4M3: v = e4m3_to_f32(p[c]); break;
     case DT_E2M1: v = e2m1_to_f32((uint8_t)(p[c / 2] >> (c % 2 * 4))); break;
+    case DT_NF4: v = mat_nf4[p[c / 2] >> (c % 2 ? 0 : 4) & 15]; break;
     case DT_I8: v = (float)((int8_t)p[c] + 128 - zero_at(m, r, c)); break;
     case DT_I4: v = (float)((p[c / 2] >> (c % 2 * 4) & 15) - zero_at(m, r, c)); break;
     case DT_INT4: v = (float)((p[c / 128 * 64 + c % 64] >> (c % 128 / 64 * 4) & 15) - 8); break;

@@ -13,6 +13,7 @@
 #define FORMAT_f16             (F16, 1)
 #define FORMAT_e4m3            (E4M3, 1)
 #define FORMAT_e2m1            (E2M1, 0)
+#define FORMAT_nf4             (NF4, 0)
 #define FORMAT_i8              (I8, 1)
 #define FORMAT_i4              (I4, 0)
 #define FORMAT_q8_0            (Q8_0, 0)
@@ -45,7 +46,7 @@
 #define FORMAT_iq4_ks          (IQ4_KS, 0)
 #define FORMAT_iq5_ks          (IQ5_KS, 0)
 #define FORMAT_iq2_kl          (IQ2_KL, 0)
-#define FORMATS_SAFETENSORS(X) X(f32) X(bf16) X(f16) X(e4m3) X(e2m1) X(i8) X(i4) X(int4)
+#define FORMATS_SAFETENSORS(X) X(f32) X(bf16) X(f16) X(e4m3) X(e2m1) X(nf4) X(i8) X(i4) X(int4)
 #define FORMATS_GGUF(X) \
     X(q4_0) X(q4_1) X(q5_0) X(q5_1) X(q2_k) X(q3_k) X(q4_k) X(q5_k) X(q6_k) X(iq4_nl) X(iq4_xs) X(mxfp4)
 #define FORMATS_IQ(X)   X(iq1_s) X(iq1_m) X(iq2_xxs) X(iq2_xs) X(iq2_s) X(iq3_xxs) X(iq3_s)

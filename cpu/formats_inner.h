@@ -27,17 +27,19 @@
 #endif
 
 /* 2 * LANES columns in LANES bytes. */
-#define EACH_e2m1(p, n, use) \
+#define EACH_PAIRS(load, p, n, use) \
     EACH (int u_ = 0; u_ < 32 / LANES; u_++) { \
         const int m_ = (n)-2 * u_ * LANES; \
         V even_, odd_, a_, b_; \
         if (m_ <= 0) continue; \
-        if (m_ >= 2 * LANES) load_e2m1((p) + u_ * LANES, &even_, &odd_); \
-        else load_e2m1m((p) + u_ * LANES, (m_ + 1) / 2, &even_, &odd_); \
+        if (m_ >= 2 * LANES) load((p) + u_ * LANES, &even_, &odd_); \
+        else load##m((p) + u_ * LANES, (m_ + 1) / 2, &even_, &odd_); \
         vjoin(even_, odd_, &a_, &b_); \
         use(2 * u_ * LANES, a_); \
         if (m_ > LANES) use((2 * u_ + 1) * LANES, b_); \
     }
+#define EACH_e2m1(p, n, use) EACH_PAIRS(load_e2m1, p, n, use)
+#define EACH_nf4(p, n, use)  EACH_PAIRS(load_nf4, p, n, use)
 
 /* Nibbles as integers, minus the zero point zero_ of the caller's columns. */
 #define EACH_i4(p, n, use) \

@@ -131,6 +131,21 @@ INLINE void load_e2m1(const uint8_t *p, V *even, V *odd) {
     e2m1_v(_mm_loadl_epi64((const __m128i *)(const void *)p), even, odd);
 }
 INLINE void load_e2m1m(const uint8_t *p, int bytes, V *even, V *odd) { e2m1_v(bytes_m(p, bytes), even, odd); }
+/* NF4: sixteen levels, of which bit 3 of a code chooses a half. The even columns are the high nibbles. */
+INLINE V nf4_lane(__m256i i) {
+    const V low = _mm256_permutevar8x32_ps(_mm256_loadu_ps(mat_nf4), i),
+            high = _mm256_permutevar8x32_ps(_mm256_loadu_ps(mat_nf4 + 8), i);
+    return _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(i, 28)));
+}
+INLINE void nf4_v(__m128i b, V *even, V *odd) {
+    const __m256i i = _mm256_cvtepu8_epi32(b);
+    *even = nf4_lane(_mm256_srli_epi32(i, 4));
+    *odd = nf4_lane(i);
+}
+INLINE void load_nf4(const uint8_t *p, V *even, V *odd) {
+    nf4_v(_mm_loadl_epi64((const __m128i *)(const void *)p), even, odd);
+}
+INLINE void load_nf4m(const uint8_t *p, int bytes, V *even, V *odd) { nf4_v(bytes_m(p, bytes), even, odd); }
 INLINE V lanes_0213(V v) { return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(v), 0xd8)); }
 INLINE void vsplit(V a, V b, V *even, V *odd) {
     *even = lanes_0213(_mm256_shuffle_ps(a, b, 0x88));

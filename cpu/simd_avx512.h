@@ -235,6 +235,11 @@ INLINE void look_v(const uint8_t *p, struct look t, V *lo, V *hi) { look_bytes(l
 INLINE void look_vm(const uint8_t *p, int bytes, struct look t, V *lo, V *hi) {
     look_bytes(_mm_maskz_loadu_epi8(vmask(bytes), p), t, lo, hi);
 }
+/* The even columns of NF4 are the high nibbles. */
+INLINE void load_nf4(const uint8_t *p, V *even, V *odd) { look_v(p, (struct look){vload(mat_nf4)}, odd, even); }
+INLINE void load_nf4m(const uint8_t *p, int bytes, V *even, V *odd) {
+    look_vm(p, bytes, (struct look){vload(mat_nf4)}, odd, even);
+}
 /* The codes themselves, minus a number. */
 INLINE struct look look_minus(int zero) {
     return (struct look){

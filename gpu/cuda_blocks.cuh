@@ -22,6 +22,27 @@ __device__ inline float e2m1_decode(uint32_t code) {
     float v = mag < 4 ? 0.5f * (float)mag : mag < 6 ? (float)(mag - 2) : 2.0f * (float)mag - 8.0f;
     return code & 8 ? -v : v;
 }
+/* mat_nf4 */
+__device__ inline float nf4_decode(uint32_t code) {
+    switch (code) {
+    case 0: return -1.0f;
+    case 1: return -0.6961928009986877f;
+    case 2: return -0.5250730514526367f;
+    case 3: return -0.39491748809814453f;
+    case 4: return -0.28444138169288635f;
+    case 5: return -0.18477343022823334f;
+    case 6: return -0.09105003625154495f;
+    case 7: return 0.0f;
+    case 8: return 0.07958029955625534f;
+    case 9: return 0.16093020141124725f;
+    case 10: return 0.24611230194568634f;
+    case 11: return 0.33791524171829224f;
+    case 12: return 0.44070982933044434f;
+    case 13: return 0.5626170039176941f;
+    case 14: return 0.7229568362236023f;
+    }
+    return 1;
+}
 __device__ inline float e4m3_decode(uint8_t c) {
     uint32_t sign = (uint32_t)(c & 0x80) << 24, mag = c & 0x7f;
     if (mag == 0x7f) return __uint_as_float(sign | 0x7fc00000);

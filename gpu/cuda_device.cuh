@@ -58,6 +58,7 @@ __device__ inline float code_at(const struct mat &m, int r, int c) {
     case DT_F16: return half_at(p, (size_t)c);
     case DT_E4M3: return e4m3_decode(p[c]);
     case DT_E2M1: return e2m1_decode((uint32_t)p[c / 2] >> (c % 2 * 4) & 15);
+    case DT_NF4: return nf4_decode((uint32_t)p[c / 2] >> (c % 2 ? 0 : 4) & 15);
     case DT_I8: return (float)(int8_t)p[c];
     case DT_I4: return (float)((int)((uint32_t)p[c / 2] >> (c % 2 * 4) & 15) - 8);
     case DT_F32: return ((const float *)p)[c];

@@ -7,13 +7,13 @@
 #include "gpu/cuda_mma.cuh"
 
 int cuda_mat_is_supported(int dtype) {
-    return dtype == DT_F32 || dtype == DT_BF16 || dtype == DT_F16 || dtype == DT_E4M3 || dtype == DT_E2M1 || dtype == DT_I8 || dtype == DT_I4 ||
+    return dtype == DT_F32 || dtype == DT_BF16 || dtype == DT_F16 || dtype == DT_E4M3 || dtype == DT_E2M1 || dtype == DT_I8 || dtype == DT_I4 || dtype == DT_NF4 ||
            (dtype >= DT_Q8_0 && dtype < DT_COUNT);
 }
 
 /* Whether columns c .. c + 7 exist, are codes of 4 or 8 bits, and share a scale. */
 __device__ static inline bool share_scale(const struct mat &w, int c) {
-    return (w.dtype == DT_I4 || w.dtype == DT_E2M1 || w.dtype == DT_I8) && c + 8 <= w.cols && (!w.scale || w.block_cols % 8 == 0 || w.block_cols >= w.cols);
+    return (w.dtype == DT_I4 || w.dtype == DT_E2M1 || w.dtype == DT_NF4 || w.dtype == DT_I8) && c + 8 <= w.cols && (!w.scale || w.block_cols % 8 == 0 || w.block_cols >= w.cols);
 }
 /* Eight weights of a row starting at column c, scaled; those past the last column are zero. aligned: all can be loaded at once. */
 __device__ static inline void load_eight(float v[8], const struct mat &w, int r, const uint8_t *row, int c, bool aligned) {

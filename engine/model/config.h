@@ -590,6 +590,7 @@ enum quant_method {
     QUANT_GPTQ,
     QUANT_AWQ,
     QUANT_W4AFP8,
+    QUANT_BITSANDBYTES,
     QUANT_MLX
 };
 

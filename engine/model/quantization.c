@@ -143,6 +143,14 @@ static void read_w4afp8(struct config_reader *in, struct config *c) {
         config_has(in, "group_size") ? read_group_size(in, config_get(in, "group_size"), "group_size") : 128;
 }
 
+static void read_bitsandbytes(struct config_reader *in, struct config *c) {
+    static const char *const types[] = {"nf4", NULL};
+    (void)c;
+    if (config_bool(in, "load_in_8bit", false))
+        config_fail(in, "'quantization_config.load_in_8bit' is set; hearth reads bitsandbytes weights of 4 bits (NF4)");
+    config_choice(in, "bnb_4bit_quant_type", types, 0);
+}
+
 /* AMD's Quark: what is done to the weights of a kind of layer. A list has the steps: NVFP4's codes and their scales. */
 static void check_quark(struct config_reader *in, struct config *c, const struct json *weight, const char *where) {
     const bool is_list = weight && weight->type == JSON_ARRAY;
@@ -194,6 +202,7 @@ static const struct {
                {"auto-round", QUANT_GPTQ, read_auto_round},
                {"intel/auto-round", QUANT_GPTQ, read_auto_round},
                {"w4afp8", QUANT_W4AFP8, read_w4afp8},
+               {"bitsandbytes", QUANT_BITSANDBYTES, read_bitsandbytes},
                /* as other programs call them */
                {"compressed_tensors", QUANT_COMPRESSED, read_compressed},
                {"modelopt_fp4", QUANT_MODELOPT, read_modelopt},

@@ -7,6 +7,7 @@
 #include "base/minifloat.h"
 #include "base/scale.h"
 #include "engine/model/arch.h"
+#include "engine/weights/bitsandbytes.h"
 #include "engine/weights/matrix_source.h"
 #include "engine/weights/mlx.h"
 #include "engine/weights/packed.h"
@@ -274,7 +275,8 @@ struct mat matrix_load(struct loader *l, const struct param *p, const char *patt
     struct tensor *scales;
     if ((t = matrix_find(&src, p->suffix)) && t->dtype == DT_I32 && (scales = matrix_find(&src, ".scales")))
         return mlx_load(&src, t, scales); /* only the rows of this parameter */
-    if (t) m = load_plain(&src, t);
+    if (t && (scales = matrix_find(&src, ".weight.absmax"))) m = bitsandbytes_load(&src, t, scales);
+    else if (t) m = load_plain(&src, t);
     else if ((t = matrix_find(&src, "_blocks"))) m = load_mxfp4(&src, t);
     else if ((t = matrix_find(&src, ".weight_packed"))) m = packed_load(&src, t);
     /* only the rows of this parameter */

@@ -12,6 +12,8 @@ import normal
 
 HIDDEN, INTER, EXPERTS, LAYERS, VOCAB, HEADS, KV, DIM = 96, 64, 4, 2, 64, 4, 2, 32
 FP4 = (0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6)
+NF4 = (-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0,
+       0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0)
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 
 
@@ -164,6 +166,29 @@ def fp4(rng, rows, cols, block, packed):
     return out, values
 
 
+def nf4(rng, rows, cols, nested=True):
+    """bitsandbytes: blocks of 64 codes run on from row to row; nested: their scales are codes in blocks of 64, too."""
+    n = rows * cols
+    codes, state = [rng.randrange(16) for _ in range(n)], {"quant_type": "nf4", "blocksize": 64, "dtype": "bfloat16", "shape": [rows, cols]}
+    out = {"weight": ("U8", [n // 2, 1], bytes(codes[i] << 4 | codes[i + 1] for i in range(0, n, 2))),
+           "weight.quant_map": ("F32", [16], struct.pack("<16f", *NF4))}
+    blocks = n // 64
+    if nested:
+        steps, stored = [f32(i / 127.5 - 1)[0] for i in range(256)], [rng.randrange(256) for _ in range(blocks)]
+        outer, offset = [f32(rng.uniform(0.1, 0.2))[0] for _ in range(-(-blocks // 64))], 0.25
+        absmax = [f32(f32(steps[c] * outer[b // 64])[0] + offset)[0] for b, c in enumerate(stored)]
+        out.update({"weight.absmax": ("U8", [blocks], bytes(stored)), "weight.nested_quant_map": ("F32", [256], struct.pack("<256f", *steps)),
+                    "weight.nested_absmax": ("F32", [len(outer)], struct.pack(f"<{len(outer)}f", *outer))})
+        state.update({"nested_blocksize": 64, "nested_dtype": "float32", "nested_offset": offset})
+    else:
+        absmax = [f32(rng.uniform(0.1, 0.4))[0] for _ in range(blocks)]
+        out["weight.absmax"] = "F32", [blocks], struct.pack(f"<{blocks}f", *absmax)
+    text = json.dumps(state).encode()
+    out["weight.quant_state.bitsandbytes__nf4"] = "U8", [len(text)], text
+    values = [NF4[c] * absmax[i // 64] for i, c in enumerate(codes)]
+    return out, [values[r * cols:(r + 1) * cols] for r in range(rows)]
+
+
 def fp8(rng, rows, cols, per):
     codes = [[rng.choice((0, 128, 1, 0x7e, rng.randrange(0x50), 128 + rng.randrange(0x50))) for _ in range(cols)] for _ in range(rows)]
     raw, kind = bytes(c for row in codes for c in row), "F32"
@@ -230,6 +255,11 @@ def mlx_config(bits, mode="affine"):
     return {"group_size": 32, "bits": bits, "mode": mode, "model.layers.0.mlp.gate": {"group_size": 32, "bits": 8}}
 
 
+def bitsandbytes(**more):
+    return {"quant_method": "bitsandbytes", "load_in_4bit": True, "load_in_8bit": False, "bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": "bfloat16",
+            "bnb_4bit_quant_storage": "uint8", "bnb_4bit_use_double_quant": True, "llm_int8_skip_modules": ["lm_head"], "llm_int8_threshold": 6.0, **more}
+
+
 def quark(dtype, scheme, **more):
     return {"quant_method": "quark", "algo_config": [{"name": "autosmoothquant"}], "exclude": ["lm_head", "*mlp.gate"], "export": {"kv_cache_group": [], "pack_method": "reorder", "weight_format": "real_quantized"},
             "global_quant_config": {"weight": {"dtype": dtype, "qscheme": scheme, **more}, "input_tensors": {"dtype": dtype, "is_dynamic": True}, "bias": None, "output_tensors": None},
@@ -279,6 +309,8 @@ FORMATS = {
     "int6 with zeros": (compressed("pack-quantized", 6, strategy="group", group_size=32, symmetric=False), pack_quantized, {"bits": 6, "zero": (0, 64)}),
     "int7 a row": (compressed("pack-quantized", 7, strategy="channel", group_size=None), pack_quantized, {"bits": 7, "group": 1 << 20}),
     "fbgemm_fp8": ({"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0, "modules_to_not_convert": ["lm_head"]}, fp8, {"per": "row"}),
+    "nf4": (bitsandbytes(), nf4, {}),
+    "nf4 with plain scales": (bitsandbytes(bnb_4bit_use_double_quant=False), nf4, {"nested": False}),
     "w4afp8": ({"quant_method": "w4afp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128], "group_size": 32}, w4afp8, {}),
     "auto-round": (auto_round("auto_round:auto_gptq"), gptq, {}),
     "auto-round v2": (auto_round("auto_round:gptqmodel", sym=False), gptq, {"zero": (1, 16), "add": 0}),

@@ -113,6 +113,13 @@ def patched(ending, at, raw, name=GATE):
     return change
 
 
+def renamed(pattern, to):
+    def change(tensors):
+        for name in list(tensors):
+            tensors[re.sub(pattern, to, name)] = tensors.pop(name)
+    return change
+
+
 NAN16, NAN_F16 = b"\xc0\x7f", b"\x00\x7e"
 DAMAGES = [
     ("int4", "scales of too few rows", cut("weight_scale"), [GATE + "weight_scale", "[64, groups]"]),
@@ -136,6 +143,17 @@ DAMAGES = [
     ("nvfp4 packed", "codes of too few rows", cut("weight_packed"), [GATE + "weight_packed", "[64, 48]"]),
     ("mxfp4", "scales of another type", typed("weight_scale", "I8"), [GATE + "weight_scale", "F8_E8M0"]),
     ("mxfp8", "scales of too few rows", cut("weight_scale"), [GATE + "weight_scale"]),
+    ("nf4", "codes of too few rows", cut("weight"), [GATE + "weight", "two codes per byte"]),
+    ("nf4", "scales of too few blocks", cut("weight.absmax"), [GATE + "weight.absmax", "number of scales"]),
+    ("nf4", "outer scales of too few blocks", cut("weight.nested_absmax"), [GATE + "weight.nested_absmax", "F32 [2]"]),
+    ("nf4", "no outer scales", gone("weight.nested_absmax"), [GATE + "weight.nested_absmax", "missing"]),
+    ("nf4", "other levels", patched("weight.quant_map", 4, struct.pack("<f", -0.69)), [GATE + "weight.quant_map", "levels"]),
+    ("nf4", "no state", gone("weight.quant_state.bitsandbytes__nf4"), [GATE + "weight.quant_state.bitsandbytes__nf4", "missing"]),
+    ("nf4", "FP4's state", renamed("__nf4", "__fp4"), ["weight", "FP4", "NF4"]),
+    ("nf4", "a state that is no JSON", patched("weight.quant_state.bitsandbytes__nf4", 0, b"["), [GATE + "weight.quant_state"]),
+    ("nf4", "the state of another shape", patched("weight.quant_state.bitsandbytes__nf4", 70, b"65"), [GATE + "weight.quant_state", "[64, 96]"]),
+    ("nf4", "blocks of no size", patched("weight.quant_state.bitsandbytes__nf4", 35, b"-1"), [GATE + "weight.quant_state", "blocksize"]),
+    ("nf4 with plain scales", "scales of too few blocks", cut("weight.absmax"), [GATE + "weight.absmax", "F32 [96]"]),
     ("awq", "scales of too few groups", cut("scales"), [GATE + "scales", "[3, 64]"]),
     ("awq", "zero points of too few groups", cut("qzeros"), [GATE + "qzeros", "[3, 8]"]),
     ("awq", "codes of too few columns", cut("qweight"), [GATE + "qweight", "[96, 8]"]),
@@ -163,7 +181,9 @@ DAMAGES_FOUND_BY_VERIFY = [
 ]
 # Members of quantization_config that hearth does not compute with.
 SCHEMES = [
-    ("int4", {"quant_method": "bitsandbytes"}, ["bitsandbytes", "gptq"]),
+    ("int4", {"quant_method": "eetq"}, ["eetq", "gptq", "bitsandbytes"]),
+    ("nf4", {"bnb_4bit_quant_type": "fp4"}, ["bnb_4bit_quant_type", "fp4", "nf4"]),
+    ("nf4", {"load_in_4bit": False, "load_in_8bit": True}, ["load_in_8bit", "NF4"]),
     ("int8", quant_file.quark("uint4", "per_group"), ["uint4", "fp8_e4m3"]),
     ("int8", {**quant_file.quark("int8", "per_channel"), "layer_quant_config": {"*q_proj": {"weight": [{"dtype": "fp8_e4m3"}, {"dtype": "int4"}]}}}, ["layer_quant_config", "fp8_e4m3"]),
     ("int8", {**quant_file.quark("int8", "per_channel"), "algo_config": [{"name": "rotation"}]}, ["algo_config", "rotates"]),
@@ -179,13 +199,6 @@ SCHEMES = [
     ("auto-round", {"packing_format": "auto_round:fp8"}, ["packing_format", "auto_round:fp8"]),
     ("nvfp4", {"quant_algo": "W4A8_AWQ"}, ["W4A8_AWQ"]),
 ]
-
-
-def renamed(pattern, to):
-    def change(tensors):
-        for name in list(tensors):
-            tensors[re.sub(pattern, to, name)] = tensors.pop(name)
-    return change
 
 
 def other_names(tmp):

@@ -92,7 +92,7 @@ static void integers(void) {
     static const struct {
         enum dtype t, scale;
         int columns;
-    } kinds[] = {{DT_I4, DT_BF16, 32},   {DT_I4, DT_F32Z, 128}, {DT_I4, DT_F16, 4096},
+    } kinds[] = {{DT_I4, DT_BF16, 32},   {DT_I4, DT_F32Z, 128}, {DT_I4, DT_F16, 4096}, {DT_NF4, DT_F32, 64},
                  {DT_E2M1, DT_E4M3, 16}, {DT_I8, DT_F32, 4096}, {DT_I8, DT_F32Z, 32}};
     static const int sizes[][3] = {{1, 40, 512}, {5, 33, 272}, {30, 20, 96}, {70, 70, 256}};
     char name[80];

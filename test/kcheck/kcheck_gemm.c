@@ -114,8 +114,8 @@ static void check(const struct gemm *g, const struct shape *s, int n, bool exact
         if (memcmp(y, again, sizeof *y * (size_t)n * (size_t)ldy)) wrong("other bits than with AVX2");
     }
 
-    bool split =
-        s->dtype == DT_F32 || s->dtype == DT_F16 || s->dtype >= DT_Q8_0 || (s->block_cols && s->block_cols % 32);
+    bool split = s->dtype == DT_F32 || s->dtype == DT_F16 || s->dtype == DT_NF4 || s->dtype >= DT_Q8_0 ||
+                 (s->block_cols && s->block_cols % 32);
     double unit = (k + 8) * 0x1p-24;
     const bool rounds_x = !exact_x || (g->scales_x && s->dtype == DT_E4M3 && s->block_rows >= 64);
     if (g->bf16 && rounds_x) unit += 0x1p-8; /* BF16 keeps 8 bits, rounded */
@@ -347,6 +347,7 @@ int main(void) {
         {34, 1088, 1, 32, DT_E2M1, DT_E8M0, 0, 1},
         {20, 96, 1, 32, DT_E2M1, DT_E8M0, 0, 2},
         {33, 672, 1, 16, DT_E2M1, DT_E4M3, 0, 1},
+        {34, 800, 1, 64, DT_NF4, DT_F32, 0, 1},
         {34, 800, 1, 32, DT_I4, DT_BF16, 0, 1},
         {21, 320, 1, 32, DT_I4, DT_F16, 3, 2},
         {35, 896, 1, 128, DT_I4, DT_F16, 0, 1},

@@ -1,0 +1,9 @@
+#pragma once
+/* Matrices that bitsandbytes has packed. */
+#include "engine/weights/matrix_source.h"
+
+/* NAME.weight: two NF4 codes per byte of [rows, cols], the first in the high nibble. absmax: NAME.weight.absmax, a
+ * scale for each block of codes: F32, or U8 codes of scales that are quantized again (nested_absmax, nested_quant_map).
+ * NAME.weight.quant_state.bitsandbytes__nf4 is JSON with the sizes of both kinds of blocks. The codes are used in
+ * place, the scales expanded to F32. */
+struct mat bitsandbytes_load(const struct matrix_source *s, const struct tensor *t, const struct tensor *absmax);
