@@ -30,7 +30,7 @@ void deepseek_mla(struct config_reader *r, struct config *c) {
     c->kv_lora = config_int(r, "kv_lora_rank", 0, 1, 8192);
     c->qk_nope = config_int(r, "qk_nope_head_dim", 0, 1, 1024);
     c->qk_rope = config_int(r, "qk_rope_head_dim", -1, 0, 1024);
-    c->v_dim = config_int(r, "v_head_dim", 0, 1, 1024);
+    c->v_dim = config_int(r, "v_head_dim", c->v_dim, 1, 1024); /* MiniCPM 3 has a default */
     c->head_dim = c->qk_nope + c->qk_rope;
     config_ignore(r, "head_dim"); /* some configs repeat qk_rope_head_dim here */
     c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", false);

@@ -1,7 +1,7 @@
 /* Gemma 2 and 3: dense GQA, (1 + w) norms before and after attention and FFN, GELU, embeddings times sqrt(hidden).
- * Gemma 2 caps scores and logits and has a window in every other layer. Gemma 3 has a norm per head on q and k, and a
- * window with its own rotary base in all but every sixth layer. Reference: transformers, models/gemma2 and
- * models/gemma3; Google's code rounds sqrt(hidden) to BF16. */
+ * Gemma 1 has the norms before only. Gemma 2 caps scores and logits and has a window in every other layer. Gemma 3 has
+ * a norm per head on q and k, and a window with its own rotary base in all but every sixth layer. Reference:
+ * transformers, models/gemma, models/gemma2 and models/gemma3; Google's code rounds sqrt(hidden) to BF16. */
 #include <math.h>
 
 #include "base/minifloat.h"
@@ -45,15 +45,32 @@ static float read_cap(struct config_reader *r, const char *key, double default_c
     return (float)config_num(r, key, v && v->type == JSON_NULL ? 0 : default_cap, 0, 1e6);
 }
 
-/* Reads what all generations have. caps: defaults of the caps on scores and logits. */
-static void parse_common(struct config_reader *r, struct config *c, double score_cap, double logit_cap) {
+/* Reads what all generations have. */
+static void parse_base(struct config_reader *r, struct config *c) {
     c->norm = NORM_RMS_PLUS_ONE;
     config_read_dense(r, c);
+    c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", false);
+    c->embed_scale = bf16_to_f32(f32_to_bf16(sqrtf((float)c->hidden)));
+}
+
+/* Published configs say "gelu" and mean its approximation, as the reference knows. */
+static void parse_1(struct config_reader *r, struct config *c) {
+    static const char *const acts[] = {"gelu_pytorch_tanh", "gelu", NULL}, *const later[] = {"gelu_pytorch_tanh", NULL};
+    const float alpha = 2 * sqrtf(2 / (float)M_PI);
+    parse_base(r, c);
+    config_choice(r, "hidden_act", acts, 0), config_choice(r, "hidden_activation", later, 0);
+    c->glu = (struct glu){.alpha = alpha, .cubic = 0.044715f * alpha};
+    if (config_bool(r, "use_bidirectional_attention", false))
+        config_fail(r, "'use_bidirectional_attention' is true: hearth computes causal attention");
+    config_read_rope(r, c, c->head_dim, 10000);
+}
+
+/* Reads what Gemma 2 and 3 have. caps: defaults of the caps on scores and logits. */
+static void parse_common(struct config_reader *r, struct config *c, double score_cap, double logit_cap) {
+    parse_base(r, c);
     c->score_cap = read_cap(r, "attn_logit_softcapping", score_cap);
     c->logit_cap = read_cap(r, "final_logit_softcapping", logit_cap);
-    c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", false);
     c->attn_scale = (float)(1 / sqrt(config_num(r, "query_pre_attn_scalar", 256, 1e-6, 1e6)));
-    c->embed_scale = bf16_to_f32(f32_to_bf16(sqrtf((float)c->hidden)));
     c->output_norm = OUTPUT_NORM_BLOCKS;
     config_keep_stream(c);
 }
@@ -91,6 +108,21 @@ static const char *const keys[][2] = {{"hidden_act", "hidden_activation"}, {NULL
         .vocab = 262208, .hidden = 2304, .layers = 26, .context = 131072, .inter = 9216, .heads = 8, .kv_heads = 4, \
         .head_dim = 256, .tied = true, .is_gelu = true \
     }
+static const char *const gemma[] = {"gemma", NULL};
+const struct arch arch_gemma = {.model_types = gemma,
+                                .title = "Gemma",
+                                .defaults = {.vocab = 256000,
+                                             .hidden = 3072,
+                                             .layers = 28,
+                                             .context = 8192,
+                                             .inter = 24576,
+                                             .heads = 16,
+                                             .kv_heads = 16,
+                                             .head_dim = 256,
+                                             .tied = true,
+                                             .own_activation = true},
+                                .parse = parse_1,
+                                .names = {NAMES_GQA("model."), NAMES_DENSE("model.")}};
 const struct arch arch_gemma2 = {
     .model_types = gemma2,
     .title = "Gemma 2",

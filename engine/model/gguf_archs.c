@@ -57,6 +57,13 @@ static void derive_seed_oss(struct config_builder *t) {
     gguf_build_attention(t);
     gguf_build_bool(t, "attention_bias", t->facts->qkv_bias);
 }
+/* GLM-4.1V has sections of places; llama.cpp turns halves of heads there, and orders the rows of q and k so. */
+static void derive_glm4_dense(struct config_builder *t) {
+    const struct json *sections = gguf_build_meta(t, "rope.dimension_sections");
+    derive_seed_oss(t);
+    gguf_build_bool(t, "rope_interleave",
+                    !(sections && json_int(json_at(sections, 0), 0) > 0 && json_int(json_at(sections, 1), 0) > 0));
+}
 /* Attention is scaled by hidden / heads in the family's largest model, which has `layers` layers, and by the size of a
  * head in the others. */
 static void derive_gemma(struct config_builder *t, int64_t layers) {
@@ -304,6 +311,7 @@ static const struct gguf_key
                     {"attention.value_length", NULL},
                     {"expert_count", "num_local_experts"},
                     {NULL, NULL}},
+    glm4_dense_keys[] = {GGUF_HEAD_KEYS, {"rope.dimension_sections", NULL}, {NULL, NULL}},
     heads_keys[] = {{"attention.key_length", NULL}, {"attention.value_length", NULL}, {NULL, NULL}},
     nemotron_keys[] = {{"attention.key_length", NULL},
                        {"attention.layer_norm_epsilon", "norm_eps"},
@@ -429,11 +437,12 @@ const struct gguf_arch gguf_archs[] = {
     {"qwen3", "qwen3", &standard_names, heads_keys, gguf_build_attention, NULL},
     {"ernie4_5", "ernie4_5", &standard_names, heads_keys, gguf_build_attention, NULL},
     {"qwen3vl", "qwen3", &standard_names, qwen3vl_keys, gguf_build_attention, NULL},
+    {"gemma", "gemma", &standard_names, heads_keys, gguf_build_attention, NULL},
     {"gemma2", "gemma2", &norms_around, window_keys, derive_gemma2, NULL},
     {"gemma3", "gemma3_text", &norms_around, window_keys, derive_gemma3, NULL},
     {"phi3", "phi3", &standard_names, phi3_keys, derive_phi3, NULL},
     {"smollm3", "smollm3", &standard_names, heads_keys, put_llama, NULL},
-    {"glm4", "glm4", &norms_around, heads_keys, derive_seed_oss, NULL},
+    {"glm4", "glm4", &norms_around, glm4_dense_keys, derive_glm4_dense, NULL},
     {"olmo2", NULL, &norms_around, window_keys, gguf_build_attention, olmo_family},
     {"seed_oss", "seed_oss", &post_norm, heads_keys, derive_seed_oss, NULL},
     {"arcee", "arcee", &no_gates, heads_keys, put_llama, NULL},

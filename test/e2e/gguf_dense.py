@@ -129,6 +129,28 @@ def glm4(fmt):
     return p
 
 
+def glm4v(fmt):
+    """GLM-4.1V: llama.cpp has the even rows of what turns in each head before the odd ones."""
+    p = glm4(fmt)
+    p.key(rope__dimension_sections=[4, 6, 6, 0])
+    for name, (shape, f) in p.hf.items():
+        if ".q_proj." not in name and ".k_proj." not in name:
+            continue
+        each = len(f) // shape[0]
+        rows = [f[i * each:(i + 1) * each] for i in range(shape[0])]
+        for head in range(0, shape[0], 64):
+            rows[head:head + 32] = [rows[head + i // 2 + i % 2 * 16] for i in range(32)]
+        p.hf[name] = (shape, array.array("f", [x for row in rows for x in row]))
+    return p
+
+
+def gemma(fmt):
+    p = without_experts("gemma", fmt, 53, tied=True, shift=1)
+    p.key(attention__key_length=64, attention__value_length=64)
+    p.config.update(head_dim=64, hidden_act="gelu_pytorch_tanh")
+    return p
+
+
 def olmo2(fmt):
     norms = ("post_attention_norm", "post_attention_layernorm", "post_ffw_norm", "post_feedforward_layernorm")
     p = without_experts("olmo2", fmt, 29, norms=norms)

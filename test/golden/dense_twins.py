@@ -3,6 +3,7 @@
 logits. Each pair also has a third config, with the option changed, whose logits must differ.
 dense_twins.py HEARTH"""
 import os
+import struct
 import sys
 
 from checkpoint import logits
@@ -52,6 +53,28 @@ def learned(**more):
     return {n.replace("input_layernorm", "attention_layernorm").replace("post_attention_layernorm", "feedforward_layernorm"): t for n, t in out.items()}
 
 
+def plain(norm, **more):
+    """The weights of all norms are one number."""
+    return {n: ("F32", t[1], struct.pack("<f", norm) * H) if "norm" in n else t for n, t in checkpoint(**more).items()}
+
+
+def squared(norm):
+    """Weights of Nemotron and Jais 2: layer norms with biases, all matrices have some, and FFNs have no gate."""
+    out = {n: t for n, t in plain(norm, biases=True).items() if "gate_proj" not in n}
+    return out | {n.replace(".weight", ".bias"): tensor(n, [H], 0.3) for n in out if "norm" in n}
+
+
+def latent():
+    """MLA in place of GQA."""
+    out = {n: t for n, t in checkpoint().items() if "_proj" not in n or "mlp" in n}
+    for i in range(LAYERS):
+        p = f"model.layers.{i}.self_attn."
+        shapes = {"q_a_proj": (40, H), "q_b_proj": (HEADS * 40, 40), "kv_a_proj_with_mqa": (32 + 16, H), "kv_b_proj": (HEADS * (24 + DIM), 32), "o_proj": (H, HEADS * DIM)}
+        out |= {f"{p}{n}.weight": tensor(p + n, [rows, cols], cols ** -0.5) for n, (rows, cols) in shapes.items()}
+        out |= {f"{p}{n}.weight": tensor(p + n, [size], 0.2, 1) for n, size in (("q_a_layernorm", 40), ("kv_a_layernorm", 32))}
+    return out
+
+
 EXAONE = (("embed_tokens", "wte"), ("input_layernorm", "ln_1"), ("post_attention_layernorm", "ln_2"), ("model.norm", "model.ln_f"), ("layers.", "h."), ("self_attn.o_proj", "self_attn.out_proj"),
           ("self_attn", "attn.attention"), ("gate_proj", "c_fc_0"), ("up_proj", "c_fc_1"), ("down_proj", "c_proj"), ("model.", "transformer."))
 BLOCKS = {"norms": ("post_self_attn_layernorm", "post_mlp_layernorm"), "joined": True, "biases": QKV}
@@ -68,11 +91,22 @@ def nested(model_type, text_type, **more):
     return {"model_type": model_type, "vision_config": {"depth": 1}, "image_token_id": 5, "text_config": text, **{k: None for k in BASE}}
 
 
+MLA = {"q_lora_rank": 40, "kv_lora_rank": 32, "qk_nope_head_dim": 24, "qk_rope_head_dim": 16, "num_key_value_heads": HEADS, "head_dim": None, "rope_theta": 10000.0}
 GRANITE = {"residual_multiplier": 0.5, "embedding_multiplier": 2.0, "attention_multiplier": 0.25}
 WINDOWS = ["sliding_attention"] * LAYERS
 POST = ("post_norm1", "post_norm2")
 # what, its config and weights, those of the same model in another family, a key that must matter
 PAIRS = [
+    ("GLM-4-9B as ERNIE 4.5", {"model_type": "glm", "partial_rotary_factor": 1.0, "attention_bias": False}, {"joined": True}, {"model_type": "ernie4_5"}, {},
+     {"partial_rotary_factor": None}),
+    ("Jais 2 as Nemotron", {"model_type": "jais2", "layer_norm_eps": 1e-4, "rms_norm_eps": None, "hidden_act": "relu2"}, {"make": squared, "norm": 1},
+     {"model_type": "nemotron", "norm_eps": 1e-4, "rms_norm_eps": None, "hidden_act": "relu2", "attention_bias": True, "mlp_bias": True, "partial_rotary_factor": 1.0},
+     {"make": squared, "norm": 0}, {"layer_norm_eps": 0.5}),
+    ("Gemma as Granite", {"model_type": "gemma", "hidden_act": "gelu", "hidden_activation": None}, {"make": plain, "norm": 0},
+     {"model_type": "granite", "embedding_multiplier": 9.8125, "attention_multiplier": DIM ** -0.5, "logits_scaling": 1.0, "residual_multiplier": 1.0, "hidden_act": "gelu_pytorch_tanh"},
+     {"make": plain, "norm": 1}, {"rope_theta": 500.0}),
+    ("MiniCPM 3 as Youtu", {"model_type": "minicpm3", **MLA, "scale_emb": 1, "scale_depth": 2.0, "dim_model_base": H}, {"make": latent},
+     {"model_type": "youtu", **MLA, "v_head_dim": DIM, "rope_interleave": False}, {"make": latent}, {"scale_emb": None}),
     ("EXAONE as Llama", {"model_type": "exaone", "num_layers": LAYERS, "num_hidden_layers": None, "layer_norm_epsilon": 1e-4, "rms_norm_eps": None, "activation_function": "silu",
                          "hidden_act": None, "embed_dropout": 0.0}, {"names": EXAONE}, {"model_type": "llama", "rms_norm_eps": 1e-4}, {}, {"layer_norm_epsilon": 0.5}),
     ("Qwen2.5-VL as Qwen2", flat("qwen2_5_vl", rope_scaling={"type": "mrope", **MROPE}), {"biases": QKV}, {"model_type": "qwen2"}, {"biases": QKV},
@@ -82,7 +116,7 @@ PAIRS = [
     ("the text model of Qwen2-VL alone", {"model_type": "qwen2_vl_text"}, {"biases": QKV}, {"model_type": "qwen2"}, {"biases": QKV}, {"rope_theta": 500.0}),
     ("GLM-4V as GLM-4", nested("glm4v", "glm4v_text", partial_rotary_factor=0.5, rope_scaling={"type": "default", **MROPE}), {**BLOCKS, "names": (("model.", "model.language_model."),)},
      {"model_type": "glm4", "attention_bias": True}, BLOCKS, nested("glm4v", "glm4v_text", partial_rotary_factor=1.0)),
-    ("Apertus 1.5 as Apertus", nested("apertus1p5", "apertus1p5_text", hidden_act="xielu"), {"is_learned": True}, {"model_type": "apertus", "hidden_act": "xielu"}, {"is_learned": True},
+    ("Apertus 1.5 as Apertus", nested("apertus1p5", "apertus1p5_text", hidden_act="xielu"), {"make": learned}, {"model_type": "apertus", "hidden_act": "xielu"}, {"make": learned},
      nested("apertus1p5", "apertus1p5_text", hidden_act="xielu", rope_theta=500.0)),
     ("IQuest-Coder as Llama", {"model_type": "iquestcoder"}, {}, {"model_type": "llama"}, {}, {"rope_theta": 500.0}),
     ("InternLM 3 as Llama", {"model_type": "internlm3", "qkv_bias": True, "bias": True}, {"biases": True},
@@ -112,8 +146,8 @@ def run(config, tensors):
     return logits(HEARTH, {**BASE, **config}, tensors, TOKENS)
 
 
-def weights_of(is_learned=False, **more):
-    return learned(**more) if is_learned else checkpoint(**more)
+def weights_of(make=checkpoint, **more):
+    return make(**more)
 
 
 HEARTH, TOKENS, failed = os.path.abspath(sys.argv[1]), ",".join(str(t) for t in range(2, 40)), 0

@@ -509,5 +509,49 @@ def nanochat():
     )
 
 
-FAMILIES = (inkling2_loop, inkling2, muse_spark, muse_glimmer, mistral_large4, hy_v4_vl, qwen3_omni_moe, ernie4_5_vl_moe, exaone4, exaone4_5, lfm3, lfm3_vl, youtu, sarvam_mla, nanochat, dots3_note, arcee, beam, cohere, ministral, kolibri1, flex_olmo, granitemoe_swa, granite_swa, flint, lara_mini, aria, aria_text)
+def gemma():
+    return a.Recipe(
+        model="GemmaForCausalLM",
+        config={
+            **BASE, "architectures": ["GemmaForCausalLM"], "head_dim": 40, "hidden_act": "gelu", "hidden_activation": None, "hidden_size": 128,
+            "intermediate_size": 272, "model_type": "gemma", "num_attention_heads": 4, "num_key_value_heads": 2, "rms_norm_eps": 1e-6,
+            "rope_scaling": None, "rope_theta": 10000.0, "tie_word_embeddings": True,
+        },
+        pieces=mf.same_pieces,
+    )
+
+
+def glm():
+    return a.Recipe(
+        model="GlmForCausalLM",
+        config={
+            **BASE, "architectures": ["GlmForCausalLM"], "attention_bias": True, "head_dim": 32, "hidden_size": 144, "intermediate_size": 272,
+            "model_type": "glm", "num_attention_heads": 6, "num_key_value_heads": 2, "partial_rotary_factor": 0.5, "rms_norm_eps": 1.5625e-07,
+            "rope_theta": 10000.0,
+        },
+        pieces=mf.same_pieces, tokenizer="glm",
+    )
+
+
+def jais2():
+    recipe = cohere()
+    config = {k: v for k, v in recipe.config.items() if k not in ("logit_scale", "use_qk_norm")}
+    config.update({"architectures": ["Jais2ForCausalLM"], "attention_bias": True, "hidden_act": "relu2", "mlp_bias": True, "model_type": "jais2",
+                   "num_key_value_heads": 1, "tie_word_embeddings": False})
+    return dataclasses.replace(recipe, model="Jais2ForCausalLM", config=config)
+
+
+def minicpm3():
+    return a.Recipe(
+        model="MiniCPM3ForCausalLM",
+        config={
+            **BASE, "architectures": ["MiniCPM3ForCausalLM"], "dim_model_base": 64, "hidden_size": 128, "intermediate_size": 272, "kv_lora_rank": 72,
+            "model_type": "minicpm3", "num_attention_heads": 4, "num_key_value_heads": 4, "q_lora_rank": 56, "qk_nope_head_dim": 24, "qk_rope_head_dim": 16,
+            "rms_norm_eps": 1e-5, "rope_scaling": None, "rope_theta": 10000.0, "scale_depth": 1.4, "scale_emb": 12, "tie_word_embeddings": True,
+        },
+        pieces=mf.same_pieces,
+    )
+
+
+FAMILIES = (gemma, glm, jais2, minicpm3, inkling2_loop, inkling2, muse_spark, muse_glimmer, mistral_large4, hy_v4_vl, qwen3_omni_moe, ernie4_5_vl_moe, exaone4, exaone4_5, lfm3, lfm3_vl, youtu, sarvam_mla, nanochat, dots3_note, arcee, beam, cohere, ministral, kolibri1, flex_olmo, granitemoe_swa, granite_swa, flint, lara_mini, aria, aria_text)
 mf.RECIPES.update({f.__name__: f for f in FAMILIES})
