@@ -1,4 +1,4 @@
-/* Reference: QuantState of bitsandbytes' functional.py, and its dequantize_blockwise(). */
+/* Reference: QuantState of bitsandbytes, functional.py, and how that dequantizes in blocks. */
 #include "engine/weights/bitsandbytes.h"
 
 #include <math.h>
