@@ -35,3 +35,28 @@ static inline bool scale_with_zero(float scale, int zero, uint32_t *out) {
     *out = (f32_bits(scale) & ~255u) | (uint32_t)zero;
     return !(f32_bits(scale) & 255);
 }
+
+/* The scale and zero point of a row's columns, 32 at a time; block_cols is a multiple of 32, or the row has one block.
+ */
+struct scale_walk {
+    const struct mat *m;
+    size_t at; /* index of the scale */
+    int left;  /* columns of its block */
+    float scale;
+    int zero;
+};
+static inline void scale_walk_load(struct scale_walk *k) {
+    k->scale = scale_load(k->m, k->at), k->zero = zero_load(k->m, k->at);
+}
+static inline struct scale_walk scale_walk_begin(const struct mat *m, int32_t r, int c) {
+    struct scale_walk k = {.m = m, .at = scale_row(m, r) + (size_t)(c / m->block_cols)};
+    k.left = m->block_cols - c % m->block_cols;
+    scale_walk_load(&k);
+    return k;
+}
+/* Goes on by 32 columns; there must be some. */
+static inline void scale_walk_next(struct scale_walk *k) {
+    if ((k->left -= 32)) return;
+    k->at++, k->left = k->m->block_cols;
+    scale_walk_load(k);
+}

@@ -10,7 +10,7 @@
  * Five, six and eight bits: a byte look-up moves the codes of two lanes to the upper ends of dwords, where a conversion
  * and a multiplication by the scale yield floats; two such vectors become one of BF16.
  *
- * Others: from the signed codes of gemm_int8_decoder.c, which gathers grids and scales that lie beside the weights. */
+ * Others: from the signed codes and the scales that gemm_int8_decoder.c unpacks. */
 #include "cpu/gemm_codes.h"
 #include "cpu/gemm_int8.h"
 

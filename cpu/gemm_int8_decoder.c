@@ -79,24 +79,17 @@ CODES(nvfp4) {
     const __m128i good = _mm_andnot_si128(_mm_cmpeq_epi8(s, _mm_set1_epi8(0x7f)), s);
     _mm512_storeu_ps(scale, _mm512_mul_ps(e4m3_scales(good), _mm512_set1_ps(gain)));
 }
-/* Scales for 32 columns, or multiples of that, beside the weights, and zero points. Past the end of the row, the last
- * ones again. */
-INLINE void scales_beside(float *scale, int8_t *zero, const struct mat *w, size_t first, int c0, int n) {
-    const int block = w->block_cols;
-    const bool is_power = !(block & (block - 1));
-    size_t i = first + (size_t)(is_power ? c0 >> __builtin_ctz((unsigned)block) : c0 / block);
-    int left = block - (is_power ? c0 & (block - 1) : c0 % block);
-    float s = scale_load(w, i);
-    int8_t z = (int8_t)zero_load(w, i);
-    for (int c = 0; c < 256; c += 32, left -= 32) {
-        if (!left && c < n) s = scale_load(w, ++i), z = (int8_t)zero_load(w, i), left = block;
-        scale[c / 32] = s, zero[c / 32] = z;
+/* Scales and zero points beside the weights. Past the end of the row, the last ones again. */
+INLINE void scales_beside(float *scale, int8_t *zero, const struct mat *w, int r, int c0, int n) {
+    struct scale_walk k = scale_walk_begin(w, r, c0);
+    for (int c = 0; c < 256; c += 32) {
+        if (c && c < n) scale_walk_next(&k);
+        scale[c / 32] = k.scale, zero[c / 32] = (int8_t)k.zero;
     }
 }
 CODES(i4) {
-    const size_t first = scale_row(w, r);
     if (w->block_cols == 32 && (w->scale_dtype == DT_BF16 || w->scale_dtype == DT_F16)) {
-        const uint16_t *at = (const uint16_t *)w->scale + first + (size_t)c0 / 32;
+        const uint16_t *at = (const uint16_t *)w->scale + scale_row(w, r) + (size_t)c0 / 32;
         const __m128i h = _mm_maskz_loadu_epi16(n >= 256 ? 0xff : (__mmask8)((1u << (n + 31) / 32) - 1), at);
         _mm256_storeu_ps(scale, halves_8(h, w->scale_dtype == DT_F16));
         for (int c = 0; c < n; c += 64, p += 32)
@@ -104,7 +97,7 @@ CODES(i4) {
         return;
     }
     int8_t zero[8];
-    scales_beside(scale, zero, w, first, c0, n);
+    scales_beside(scale, zero, w, r, c0, n);
     for (int c = 0; c < n; c += 64, p += 32) {
         const __m512i low = _mm512_set1_epi8(zero[c / 32]);
         const __m512i both = _mm512_inserti64x4(low, _mm256_set1_epi8(zero[c / 32 + 1]), 1);
@@ -114,7 +107,7 @@ CODES(i4) {
 
 CODES(i8) {
     int8_t zero[8]; /* the usual one */
-    scales_beside(scale, zero, w, scale_row(w, r), c0, n);
+    scales_beside(scale, zero, w, r, c0, n);
     for (int c = 0; c < n; c += 64, p += 64) {
         const __mmask64 have = n - c >= 64 ? ~(__mmask64)0 : ((__mmask64)1 << (n - c)) - 1;
         ask(p, 64, ahead), put(code + c, _mm512_maskz_loadu_epi8(have, p));

@@ -7,8 +7,8 @@
  * with a float scale and off of each part, and for formats with two scales in a part (has_two) `each`, a small integer
  * of 16 columns; else 1. Vectors of scales have a lane per row.
  *
- * Four-bit codes with scales beside them, two neighbours in a byte, become rows of the block format that has the same
- * codes: I4 those of Q4_0, with zero points those of Q4_1, E2M1 with E8M0 those of MXFP4. */
+ * I4 and E2M1, whose scales are a separate array, are unpacked as the block format with the same codes: I4 as Q4_0, I4
+ * with zero points as Q4_1, E2M1 with E8M0 scales as MXFP4. */
 #include <stdint.h>
 #include <string.h>
 
@@ -254,17 +254,11 @@ INLINE __m256i pairs_codes(const uint8_t *p, const int dtype) {
 /* Scales of a row's `parts` parts from column c on; zero past them. */
 INLINE void scales_beside(struct scales *s, const int i, const struct mat *w, int row, int c, int parts,
                           const int dtype) {
-    const float by = dtype == DT_MXFP4 ? 0.5f : 1; /* values are doubled */
-    size_t at = scale_row(w, row) + (size_t)(c / w->block_cols);
-    int left = w->block_cols - c % w->block_cols;
-    float scale = by * scale_load(w, at), off = dtype == DT_Q4_1 ? scale * (float)zero_load(w, at) : 0;
-    for (int k = 0; k < PARTS; k++, left -= 32) {
-        if (k >= parts) scale = off = 0;
-        else if (!left) {
-            scale = by * scale_load(w, ++at), left = w->block_cols;
-            if (dtype == DT_Q4_1) off = scale * (float)zero_load(w, at);
-        }
+    struct scale_walk walk = scale_walk_begin(w, row, c);
+    for (int k = 0; k < PARTS; k++) {
+        if (k && k < parts) scale_walk_next(&walk);
+        const float scale = k < parts ? (dtype == DT_MXFP4 ? 0.5f : 1) * walk.scale : 0; /* values are doubled */
         s->scale[k][i] = scale;
-        if (has_off(dtype)) s->off[k][i] = off;
+        if (has_off(dtype)) s->off[k][i] = scale * (float)walk.zero;
     }
 }

@@ -3,11 +3,11 @@
  * futex, so that an idle chat costs nothing. Who waits for a worker uses the same two phases. With more threads than
  * CPUs (tests, a busy machine) the first one is short (spin.h).
  *
- * Other programs take CPUs away for milliseconds, a call lasts microseconds. So a shared call waits for no worker that
- * has not begun: each has a seat, which it takes at its begin and which the caller closes at the end. A worker that
- * lost its CPU in a task is moved to the CPU of the thread that waits for it, which has nothing else to do. And the
- * kernel lets two threads that wait for one another share a CPU, since together they load it as one does: a worker
- * leaves the CPU on which the caller appears. */
+ * Another program can preempt a thread for milliseconds, while a call lasts microseconds. A shared call therefore does
+ * not wait for a worker that has not started: a worker takes its seat when it starts, and the caller closes the free
+ * seats at the end. A worker that is preempted inside a task is moved to the CPU of the thread that waits for it, which
+ * is idle anyway. Two threads that wait for each other load one CPU only, so the scheduler may put both on the same
+ * one; a worker therefore moves off the caller's CPU. */
 #include "cpu/pool.h"
 
 #include <errno.h>
@@ -31,11 +31,11 @@
 enum { MAX_THREADS = 1024 };
 
 enum { SHARED = 1 };                      /* in a turn: the call is shared; turns are counted in twos */
-enum { TAKEN = 1, DONE = 2, CLOSED = 3 }; /* in a seat: the worker runs, has run, or came too late */
-/* A waiting thread looks every so many polls whether a worker has its CPU, and for how long. */
+enum { TAKEN = 1, DONE = 2, CLOSED = 3 }; /* in a seat: the worker is running, has finished, or is too late */
+/* A waiting thread checks after this many polls whether a worker is running, by watching its CPU time this long. */
 enum { PATIENCE = 4096 };
 static const double WATCH_S = 20e-6;
-/* The tries of pool_help after which a thread sleeps for a moment. */
+/* pool_help: after this many tries a thread sleeps between polls. */
 enum { LONG_WAIT = 16, SLEEP_NS = 50000 };
 
 struct worker {
@@ -43,7 +43,7 @@ struct worker {
     pthread_t thread;
     int id, cpu;                       /* cpu -1: not pinned */
     alignas(64) _Atomic uint32_t seat; /* in the latest shared call that it took part in or missed: seat_of() */
-    _Atomic bool is_helping;           /* in pool_help: it has nothing to finish before others do */
+    _Atomic bool is_helping;           /* in pool_help, where it waits for others */
 };
 
 struct pool {
@@ -57,7 +57,7 @@ struct pool {
     int caller_cpu; /* where the latest shared call began */
     double spin_s;  /* seconds */
     int n;
-    struct worker *workers; /* [n]; entry 0 is the caller: its CPU is the one that no worker has */
+    struct worker *workers; /* [n]; entry 0 is the caller; its cpu is the one that no worker is pinned to */
     cpu_set_t caller_cpus;  /* for the caller: CPUs of the first thread's node without a worker */
     int n_nodes;
     uint8_t node[MAX_THREADS];                         /* of each thread */
@@ -296,7 +296,7 @@ static double cpu_time(const struct worker *w) { /* seconds; -1: unknown */
     if (pthread_getcpuclockid(w->thread, &clock) || clock_gettime(clock, &t)) return -1;
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
-/* Lets a worker that has lost its CPU finish on this thread's, which sleeps meanwhile. */
+/* If the worker has been preempted, lets it finish on this CPU while this thread sleeps. */
 static void bring_here(struct pool *p, struct worker *w, uint32_t seat) {
     if (w->cpu < 0) return;
     const double begin = clock_now(), used = cpu_time(w);
@@ -339,8 +339,8 @@ void pool_share(struct pool *p, pool_fn fn, void *arg) {
     }
 }
 
-/* Looks after the worker that is next in turn. A worker that helps itself is left alone: two would sleep until the
- * other one has finished. Each announces that it helps before it looks at others, so they make no circle. */
+/* Checks one other thread. A worker that is in pool_help itself is skipped, because two that wait for each other would
+ * sleep forever. Each sets is_helping before it checks the others, so waits cannot form a cycle. */
 static void help(struct pool *p, int thread, int tries) {
     struct worker *w = &p->workers[(thread + tries) % p->n]; /* several that wait look at different ones */
     const uint32_t turn = atomic_load(&p->turn), taken = seat_of(turn, TAKEN);

@@ -29,9 +29,9 @@ const uint8_t *pool_nodes_by_distance(const struct pool *p, int node);
 void pool_pin_caller(const struct pool *p);
 /* Runs fn(arg, t, n) on every thread and returns when all have finished. One caller at a time; not from inside fn. */
 void pool_run(struct pool *p, pool_fn fn, void *arg);
-/* The same on this thread, which is thread 0, and on those that begin before it and the others have finished: fn takes
- * tasks until none is left. Nobody waits for a thread that another program keeps from beginning. */
+/* Runs fn on this thread, which is thread 0, and on each worker that starts before the work is done; fn takes tasks
+ * until none is left. Does not wait for workers that another program keeps from starting. */
 void pool_share(struct pool *p, pool_fn fn, void *arg);
-/* Inside fn of pool_share: `thread` has polled in vain for what another thread does, `tries` times before this one. If
- * that one has lost its CPU, it gets this thread's. */
+/* Inside fn of pool_share, while `thread` waits for another thread's result; tries: earlier calls in this wait. Checks
+ * one other thread per call; if that has been preempted, it runs on this thread's CPU. */
 void pool_help(struct pool *p, int thread, int tries);

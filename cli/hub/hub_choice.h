@@ -14,7 +14,7 @@ struct hub_quant { /* a GGUF file, or a set of parts */
     char label[HUB_QUANT_MAX];
     const struct hub_file *first;
     int n_parts;
-    uint64_t bytes;               /* of all parts, without the tower */
+    uint64_t bytes;               /* sum over the parts; the tower is not included */
     const struct hub_file *tower; /* the file of its vision tower; NULL: the repository has none */
     char missing[300];            /* name of a part that is not listed; "": complete */
 };

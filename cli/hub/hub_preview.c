@@ -27,7 +27,7 @@ static bool is_gguf(const char *path) {
     const size_t n = strlen(path);
     return n > 5 && !strcmp(path + n - 5, ".gguf");
 }
-/* The file's place in the folder: GGUF files stand at its top, others where an index names them. */
+/* Path of the file in the folder. GGUF files go to the top level, others keep their path, which an index may name. */
 static int place_of(const struct preview *p, const struct hub_file *f, char out[PATHS_MAX], struct error *e) {
     const char *slash = strrchr(f->path, '/');
     TRY(file_join(out, PATHS_MAX, p->dir, slash && is_gguf(f->path) ? slash + 1 : f->path, e));
@@ -170,7 +170,7 @@ int hub_preview(struct app *a, struct hub *h, const struct hub_listing *l, const
     int rc = paths_get(PATHS_CACHE, name, dir, sizeof dir) ? error_set(e, ERR_RUNTIME, "no home directory") : 0;
     if (!rc) rc = file_mkdirs(dir, e);
     if (rc) return rc;
-    empty_folder(dir); /* of an interrupted run: the repository is locked */
+    empty_folder(dir); /* left by an interrupted run; the lock excludes other processes */
     rc = link_settings(&p, s, settings, e);
     progress_begin("reading the headers");
     for (size_t i = 0; i < weights->n && !rc; i += BATCH)
