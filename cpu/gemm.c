@@ -36,8 +36,9 @@ const struct gemm *gemm_for_weights(enum cpu_level level, int n, int batch, bool
         return &gemm_int16_few;
     if (level >= CPU_AMX && gemm_has(&gemm_amx) && batch > BATCH_INVARIANT_ROWS)
         return n <= GEMM_SKINNY_MAX ? &gemm_amx_skinny_bf16 : NULL;
-    /* With AVX-VNNI the same bits. Codes with scales beside them keep 16 bits of an activation in small batches. */
-    const bool keeps = w->scale && batch <= BATCH_INVARIANT_ROWS;
+    /* With AVX-VNNI the same bits. NVFP4 and codes with scales beside them keep 16 bits of an activation in small
+     * batches. */
+    const bool keeps = (w->scale || w->dtype == DT_NVFP4) && batch <= BATCH_INVARIANT_ROWS;
     if (level == CPU_AVX2 && !wide && !keeps && gemm_int8_avx2.supports(w, n))
         return gemm_has(&gemm_int8_avxvnni) ? &gemm_int8_avxvnni : &gemm_int8_avx2;
     if (level == CPU_AVX2 && batch > BATCH_INVARIANT_ROWS)

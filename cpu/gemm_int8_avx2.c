@@ -1,6 +1,5 @@
-/* Products of quantized formats with codes of at most six bits, with AVX2: vpmaddubsw multiplies 32 codes with 8-bit
- * activations, twice as many as vpmaddwd with words. Compiled once more for AVX-VNNI, with the same bits (meson.build:
- * ISA).
+/* Products of quantized formats with AVX2: vpmaddubsw multiplies 32 codes with 8-bit activations, twice as many as
+ * vpmaddwd with words. Compiled once more for AVX-VNNI, with the same bits (meson.build: ISA).
  *
  * Activations become eight-bit integers with a scale for each 32 columns: at most 1 / 254 of the largest of the 32 off.
  * llama.cpp keeps as many bits for 32 columns, or for 256 with K blocks, which costs four times the divergence
@@ -19,18 +18,14 @@
 #ifndef ISA
 #define ISA avx2
 #endif
-#if defined __AVXVNNI__ || defined HEARTH_EMULATE_AVXVNNI /* test/kcheck */
-enum { HAS_VNNI = 1 };
-#else
-enum { HAS_VNNI = 0 };
-#endif
 
 enum {
-    FEW = 3,         /* up to this many tokens, codes stay in registers */
-    TOKENS = 4,      /* of a tile */
-    STRIP = 4,       /* panels decoded together: they stay in L1 */
-    PANEL_ROWS = 16, /* two panels of a tile */
-    CHUNK = 64,      /* tokens whose sums and x stay in L2 */
+    FEW = 3,           /* up to this many tokens, codes stay in registers */
+    TOKENS = 4,        /* of a tile */
+    STRIP = 4,         /* panels decoded together: they stay in L1 */
+    PANEL_ROWS = 16,   /* two panels of a tile */
+    CHUNK = 64,        /* tokens whose sums and x stay in L2 */
+    EDGE = PARTS * 34, /* bytes of 256 columns in blocks, at most */
 };
 
 /* 256 columns of a token. Sums are those of the codes: of 32 columns as float, of 16 as words. */
@@ -101,12 +96,17 @@ static void pack(void *dst, const float *x, const int32_t *gather, int ldx, int 
 
 /* --- A part's products ------------------------------------------------------------------------ */
 
-/* Adds products in fours to dwords. */
+/* Adds products in fours to dwords: AVX-VNNI's of unsigned codes, else of signed ones. */
 INLINE __m256i add_fours(__m256i sum, __m256i codes, __m256i x) {
 #ifdef __AVXVNNI__
     return _mm256_dpbusd_avx_epi32(sum, codes, x);
+#elif defined HEARTH_EMULATE_AVXVNNI
+    const __m256i four = _mm256_set1_epi8(15), high = _mm256_and_si256(_mm256_srli_epi16(codes, 4), four);
+    sum = _mm256_add_epi32(sum, words_to_dwords(_mm256_maddubs_epi16(_mm256_and_si256(codes, four), x)));
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(high, x), _mm256_set1_epi16(16)));
 #else
-    return _mm256_add_epi32(sum, words_to_dwords(_mm256_maddubs_epi16(codes, x)));
+    const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(x, codes));
+    return _mm256_add_epi32(sum, words_to_dwords(pairs));
 #endif
 }
 /* The two sums of 16 columns' codes. */
@@ -114,6 +114,13 @@ INLINE __m256i sums_of(const struct int8_x *x, int k) {
     int two;
     memcpy(&two, x->sum16[k], sizeof two);
     return _mm256_set1_epi32(two);
+}
+/* has_halves: the products of the first or last 16 columns of part k. */
+INLINE V half_part(__m256i dot, const struct scales *s, const int k, const int last, const struct int8_x *x,
+                   const int dtype) {
+    const __m256i bias = _mm256_set1_epi32(last ? -bias_of(dtype) * 0x10000 : -bias_of(dtype) & 0xffff);
+    dot = _mm256_add_epi32(dot, _mm256_madd_epi16(bias, sums_of(x, k)));
+    return vmul(_mm256_cvtepi32_ps(dot), vload(last ? s->off[k] : s->scale[k]));
 }
 /* Adds part k to the sums of eight rows; dot: its products with x, times `each`. */
 INLINE V add_part(V sum, __m256i dot, const struct scales *s, const int k, const struct int8_x *x, const int dtype) {
@@ -137,11 +144,11 @@ INLINE V add_part(V sum, __m256i dot, const struct scales *s, const int k, const
 /* Rows whose products' sums are words before they become dwords, because words might overflow. */
 INLINE int rows_as_words(int dtype) {
     const int fit = pairs_that_fit(dtype);
-    return HAS_VNNI ? 0 : has_blocks(dtype) ? fit / 2 : fit;
+    return has_blocks(dtype) ? fit / 2 : fit;
 }
 /* Products of a part, or of two blocks' first or last 16 columns: as words in pairs, or dwords in fours. */
-INLINE __m256i products_of(__m256i codes, __m256i x) {
-    return HAS_VNNI ? add_fours(_mm256_setzero_si256(), codes, x) : _mm256_maddubs_epi16(codes, x);
+INLINE __m256i products_of(__m256i codes, __m256i x, const int dtype) {
+    return rows_as_words(dtype) ? _mm256_maddubs_epi16(codes, x) : add_fours(_mm256_setzero_si256(), codes, x);
 }
 /* Sums of two rows' products: dwords, or pairs of words, of each in turn. */
 INLINE __m256i two_rows(__m256i a, __m256i b, const int dtype) {
@@ -189,9 +196,10 @@ INLINE void few_blocks(V *sum, const uint8_t *const *p, const struct scales *s, 
             two_blocks_codes(v, p[r] + (k + 1) * size, p[r] + (k + 2) * size, dtype);
             EACH (int t = 0; t < N; t++) {
                 const __m256i a = load_v(x[t].q + 32 * k), b = load_v(x[t].q + 32 * k + 32);
-                const __m256i first = products_of(v[0], _mm256_permute2x128_si256(a, b, 0x20)),
-                              last = products_of(v[1], _mm256_permute2x128_si256(a, b, 0x31));
-                take_row(&part[t], r, HAS_VNNI ? _mm256_add_epi32(first, last) : _mm256_add_epi16(first, last), dtype);
+                const __m256i first = products_of(v[0], _mm256_permute2x128_si256(a, b, 0x20), dtype),
+                              last = products_of(v[1], _mm256_permute2x128_si256(a, b, 0x31), dtype);
+                take_row(&part[t], r,
+                         rows_as_words(dtype) ? _mm256_add_epi16(first, last) : _mm256_add_epi32(first, last), dtype);
             }
         }
         EACH (int t = 0; t < N; t++) {
@@ -217,14 +225,15 @@ INLINE void few_block(V *sum, const uint8_t *const *p, int parts, const struct i
         struct row_sums part[FEW];
         EACH (int r = 0; r < ROWS; r++) {
             const __m256i codes = codes_of(p[r], k, dtype);
-            EACH (int t = 0; t < N; t++) take_row(&part[t], r, products_of(codes, load_v(x[t].q + 32 * k)), dtype);
+            EACH (int t = 0; t < N; t++)
+                take_row(&part[t], r, products_of(codes, load_v(x[t].q + 32 * k), dtype), dtype);
         }
         EACH (int t = 0; t < N; t++)
             sum[t] = add_part(sum[t], eight_rows(part[t].four, part[t].rest, &s, k, dtype), &s, k, x + t, dtype);
     }
 }
 /* Copies what exists of the last 256 columns of eight rows and sets p to the copies. */
-INLINE void copy_edge(uint8_t (*edge)[PARTS * 24], const uint8_t **p, int cols, const int dtype) {
+INLINE void copy_edge(uint8_t (*edge)[EDGE], const uint8_t **p, int cols, const int dtype) {
     for (int i = 0; i < ROWS; i++) {
         memset(edge[i], 0, sizeof edge[i]);
         p[i] = memcpy(edge[i], p[i], (size_t)(cols / 32 * (block_bytes(dtype) / PARTS)));
@@ -250,7 +259,7 @@ INLINE void few_rows(float (*out)[ROWS], const struct mat *w, int r, int gap, in
         EACH (int i = 0; i < ROWS; i++) p[i] += bytes;
     }
     if (has_blocks(dtype) && c < w->cols) {
-        uint8_t edge[ROWS][PARTS * 24];
+        uint8_t edge[ROWS][EDGE];
         copy_edge(edge, p, w->cols - c, dtype);
         few_block(sum, p, (w->cols - c) / 32, x, N, dtype);
     }
@@ -266,7 +275,7 @@ INLINE void decode(struct panel *to, int n, const struct mat *w, int r, int last
     const int bytes = block_bytes(dtype);
     for (int i = 0; i < n; i++, to++) {
         const uint8_t *p[ROWS];
-        uint8_t edge[ROWS][PARTS * 24];
+        uint8_t edge[ROWS][EDGE];
         for (int k = 0; k < ROWS; k++) {
             const int row = r + ROWS * i + k;
             p[k] =
@@ -285,21 +294,22 @@ INLINE void decode(struct panel *to, int n, const struct mat *w, int r, int last
 }
 /* The same of codes with scales beside them, as those of a block format. */
 INLINE void decode_beside(struct panel *to, int n, const struct mat *w, int r, int last, int c, ptrdiff_t ahead,
-                          const int dtype) {
+                          const int dtype, const bool blocks) {
+    const int bytes = beside_bytes(BLOCK, dtype, blocks);
     const int parts = w->cols - c < BLOCK ? (w->cols - c) / 32 : PARTS;
     for (int i = 0; i < n; i++, to++) {
         const uint8_t *p[ROWS];
         for (int k = 0; k < ROWS; k++) {
             const int row = r + ROWS * i + k < last ? r + ROWS * i + k : last;
-            p[k] = (const uint8_t *)w->data + (size_t)row * w->stride + (size_t)(c / 2);
-            for (int line = 0; line < BLOCK / 2; line += 64)
-                _mm_prefetch((const char *)p[k] + ahead + line, _MM_HINT_T0);
-            scales_beside(&to->s, k, w, row, c, parts, dtype);
+            p[k] = (const uint8_t *)w->data + (size_t)row * w->stride + (size_t)(c / BLOCK * bytes);
+            for (int line = 0; line < bytes; line += 64) _mm_prefetch((const char *)p[k] + ahead + line, _MM_HINT_T0);
+            if (has_halves(dtype)) scales_halves(&to->s, k, w, p[k], row, c, parts, blocks);
+            else scales_beside(&to->s, k, w, row, c, parts, dtype);
         }
         for (int k = 0; k < PARTS; k++) {
             __m256i v[ROWS];
             EACH (int row = 0; row < ROWS; row++)
-                v[row] = k < parts ? pairs_codes(p[row] + 16 * k, dtype) : _mm256_setzero_si256();
+                v[row] = k < parts ? beside_codes(p[row], k, dtype, blocks) : _mm256_setzero_si256();
             transpose_8(v);
             EACH (int j = 0; j < ROWS; j++) _mm256_store_si256((__m256i *)(void *)to->code[8 * k + j], v[j]);
         }
@@ -315,9 +325,11 @@ INLINE __m256i four_columns(const struct int8_x *x, int c) {
 /* Adds the products of `parts` parts of two panels and T tokens to y[token * ld + row]. */
 INLINE void tile(float *y, int ld, const struct panel *w, int parts, const struct int8_x *x, const int T,
                  const int dtype) {
-    const int most = has_two(dtype) ? 4 : 8, fit = HAS_VNNI ? 8 : pairs_that_fit(dtype), step = fit < most ? fit : most;
+    const int most = has_two(dtype) || has_halves(dtype) ? 4 : 8, fit = pairs_that_fit(dtype),
+              step = fit && fit < most ? fit : most;
     for (int k = 0; k < parts; k++) {
         __m256i dot[2][TOKENS];
+        V halves[2][TOKENS];
         EACH (int from = 0; from < 8; from += step) {
             __m256i sum[2][TOKENS];
             EACH (int i = 0; i < 2; i++)
@@ -327,7 +339,7 @@ INLINE void tile(float *y, int ld, const struct panel *w, int parts, const struc
                 EACH (int t = 0; t < T; t++) {
                     const __m256i v = four_columns(x + t, 32 * k + 4 * c);
                     EACH (int i = 0; i < 2; i++) {
-                        if (HAS_VNNI) sum[i][t] = add_fours(sum[i][t], codes[i], v);
+                        if (!fit) sum[i][t] = add_fours(sum[i][t], codes[i], v);
                         else sum[i][t] = _mm256_add_epi16(sum[i][t], _mm256_maddubs_epi16(codes[i], v));
                         /* else compilers add up in another order, and keep all products in memory */
                         __asm__("" : "+x"(sum[i][t]));
@@ -337,17 +349,21 @@ INLINE void tile(float *y, int ld, const struct panel *w, int parts, const struc
             EACH (int i = 0; i < 2; i++) {
                 const __m256i each = has_two(dtype) ? load_v(w[i].s.each[k][from / 4]) : _mm256_set1_epi16(1);
                 EACH (int t = 0; t < T; t++) {
-                    const __m256i a = !HAS_VNNI        ? _mm256_madd_epi16(sum[i][t], each)
+                    const __m256i a = fit              ? _mm256_madd_epi16(sum[i][t], each)
                                       : has_two(dtype) ? _mm256_mullo_epi32(sum[i][t], _mm256_srai_epi32(each, 16))
                                                        : sum[i][t];
-                    dot[i][t] = from ? _mm256_add_epi32(dot[i][t], a) : a;
+                    if (has_halves(dtype)) {
+                        const V half = half_part(a, &w[i].s, k, from, x + t, dtype);
+                        halves[i][t] = from ? vadd(halves[i][t], half) : half;
+                    } else dot[i][t] = from ? _mm256_add_epi32(dot[i][t], a) : a;
                 }
             }
         }
         EACH (int i = 0; i < 2; i++)
             EACH (int t = 0; t < T; t++) {
                 float *to = y + t * ld + ROWS * i;
-                vstore(to, add_part(vload(to), dot[i][t], &w[i].s, k, x + t, dtype));
+                vstore(to, has_halves(dtype) ? vfma(halves[i][t], vset1(x[t].scale[k]), vload(to))
+                                             : add_part(vload(to), dot[i][t], &w[i].s, k, x + t, dtype));
             }
     }
 }
@@ -393,27 +409,35 @@ struct format {
     } \
     static void decode_##name(struct panel *to, int n, const struct mat *w, int r, int last, int c, ptrdiff_t ahead) { \
         decode(to, n, w, r, last, c, ahead, FORMAT_DTYPE(name)); \
-    } \
+    }
+#define PRODUCTS(name) \
     static void products_##name(float *y, const struct panel *w, int panels, int parts, const struct int8_x *x, \
                                 int n) { \
         products(y, w, panels, parts, x, n, FORMAT_DTYPE(name)); \
     }
 FORMATS_INT8_AVX2(FUNCTIONS)
-#define BESIDE(name) \
-    static void decode_beside_##name(struct panel *to, int n, const struct mat *w, int r, int last, int c, \
-                                     ptrdiff_t ahead) { \
-        decode_beside(to, n, w, r, last, c, ahead, FORMAT_DTYPE(name)); \
+FORMATS_INT8_AVX2(PRODUCTS)
+PRODUCTS(nvfp4)
+#define BESIDE(kind, name, blocks) \
+    static void decode_##kind##_##name(struct panel *to, int n, const struct mat *w, int r, int last, int c, \
+                                       ptrdiff_t ahead) { \
+        decode_beside(to, n, w, r, last, c, ahead, FORMAT_DTYPE(name), blocks); \
     }
-BESIDE(q4_0)
-BESIDE(q4_1)
-BESIDE(mxfp4)
+BESIDE(beside, q4_0, false)
+BESIDE(beside, q4_1, false)
+BESIDE(beside, q8_0, false)
+BESIDE(beside, mxfp4, false)
+BESIDE(beside, nvfp4, false)
+BESIDE(blocks, nvfp4, true)
 static const struct format *format_for(const struct mat *w) {
 #define ROW(name) [FORMAT_DTYPE(name)] = {{few_1_##name, few_2_##name, few_3_##name}, decode_##name, products_##name},
     static const struct format all[DT_COUNT] = {FORMATS_INT8_AVX2(ROW)};
 #undef ROW
 #define ROW(name) [FORMAT_DTYPE(name)] = { {NULL}, decode_beside_##name, products_##name }
-    static const struct format beside[DT_COUNT + 1] = {ROW(q4_0), ROW(q4_1), ROW(mxfp4)};
+    static const struct format beside[DT_COUNT + 1] = {ROW(q4_0), ROW(q4_1), ROW(q8_0), ROW(mxfp4), ROW(nvfp4)};
 #undef ROW
+    static const struct format blocks = {{NULL}, decode_blocks_nvfp4, products_nvfp4};
+    if (w->dtype == DT_NVFP4 && (!w->scale || w->block_cols >= w->cols)) return &blocks;
     const struct format *f = w->scale ? &beside[same_codes(w)] : &all[w->dtype];
     return f->decode ? f : NULL;
 }

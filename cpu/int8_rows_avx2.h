@@ -1,14 +1,18 @@
 #pragma once
-/* Eight rows of weights for products with 8-bit activations (gemm_int8_avx2.c): unsigned codes of at most six bits, of
- * which vpmaddubsw multiplies 32 with signed bytes and sums them in pairs to 16 bits. In parts of 32 columns:
+/* Eight rows of weights for products with 8-bit activations (gemm_int8_avx2.c): unsigned codes, of which vpmaddubsw
+ * multiplies 32 with signed bytes and sums them in pairs to 16 bits. In parts of 32 columns:
  *
  *     weight = scale * each * (code - bias) - off
  *
  * with a float scale and off of each part, and for formats with two scales in a part (has_two) `each`, a small integer
- * of 16 columns; else 1. Vectors of scales have a lane per row.
+ * of 16 columns; else 1. NVFP4 has a float scale of each 16 columns (has_halves). Vectors of scales have a lane per
+ * row.
  *
- * I4 and E2M1, whose scales are a separate array, are unpacked as the block format with the same codes: I4 as Q4_0, I4
- * with zero points as Q4_1, E2M1 with E8M0 scales as MXFP4. */
+ * Codes have at most six bits but for those of eight (is_wide), of which a pair's sum would overflow: AVX-VNNI sums to
+ * 32 bits, without it they stay signed and give their signs to the activations.
+ *
+ * I4, I8 and E2M1, whose scales are a separate array, are unpacked as the block format with the same codes: I4 as Q4_0,
+ * I4 with zero points as Q4_1, I8 as Q8_0, E2M1 with E8M0 scales as MXFP4, with E4M3 scales as NVFP4. */
 #include <stdint.h>
 #include <string.h>
 
@@ -16,19 +20,28 @@
 #include "cpu/formats.h"
 #include "cpu/intdot_words.h"
 
+#if defined __AVXVNNI__ || defined HEARTH_EMULATE_AVXVNNI /* test/kcheck */
+enum { HAS_VNNI = 1 };
+#else
+enum { HAS_VNNI = 0 };
+#endif
 enum { ROWS = 8, BLOCK = 256 /* columns */, PARTS = BLOCK / 32 };
 
 struct scales {
-    float scale[PARTS][ROWS], off[PARTS][ROWS];
-    int16_t each[PARTS][2][2 * ROWS]; /* has_two: of 16 columns, twice */
+    float scale[PARTS][ROWS], off[PARTS][ROWS]; /* has_halves: of the first and of the last 16 columns */
+    int16_t each[PARTS][2][2 * ROWS];           /* has_two: of 16 columns, twice */
     /* of the first and second 16 columns. has_two: -bias * each; Q2_K, which has no bias: minima, whose scale is off */
     int16_t bias[PARTS][2 * ROWS];
 };
 
 /* The formats that have these kernels. */
-#define FORMATS_INT8_AVX2(X) X(q2_k) X(q3_k) X(q4_k) X(q5_k) X(q6_k) X(q4_0) X(q4_1) X(q5_0) X(q5_1) X(mxfp4)
+#define FORMATS_INT8_AVX2(X) \
+    X(q2_k) X(q3_k) X(q4_k) X(q5_k) X(q6_k) X(q4_0) X(q4_1) X(q5_0) X(q5_1) X(mxfp4) X(q8_0) X(iq4_nl) X(iq4_xs)
 
 INLINE bool has_two(int dtype) { return dtype == DT_Q6_K || dtype == DT_Q3_K || dtype == DT_Q2_K; }
+INLINE bool has_halves(int dtype) { return dtype == DT_NVFP4; }
+INLINE bool is_iq4(int dtype) { return dtype == DT_IQ4_NL || dtype == DT_IQ4_XS; }
+INLINE bool is_wide(int dtype) { return dtype == DT_Q8_0 || is_iq4(dtype); }
 INLINE bool has_off(int dtype) {
     return dtype == DT_Q4_K || dtype == DT_Q5_K || dtype == DT_Q4_1 || dtype == DT_Q5_1 || dtype == DT_Q2_K;
 }
@@ -46,19 +59,23 @@ INLINE int bias_of(int dtype) {
     switch (dtype) {
     case DT_Q6_K: return 32;
     case DT_Q5_0: return 16;
+    case DT_NVFP4:
     case DT_MXFP4: return 12; /* of the doubled values */
     case DT_Q4_0: return 8;
     case DT_Q3_K: return 4;
-    default: return 0;
+    default: return HAS_VNNI && is_wide(dtype) ? 128 : 0;
     }
 }
-/* Products of codes with bytes of at most 127, in pairs, that a 16-bit sum holds. */
+/* Products of codes with bytes of at most 127, in pairs, that a 16-bit sum holds; more than one, or products are summed
+ * in fours to 32 bits (0). */
 INLINE int pairs_that_fit(int dtype) {
+    if (HAS_VNNI || is_wide(dtype)) return 0;
     switch (dtype) {
     case DT_Q6_K: return 2; /* 63 * 127 * 2 each */
     case DT_Q5_K:
     case DT_Q5_0:
-    case DT_Q5_1:            /* 31 */
+    case DT_Q5_1: /* 31 */
+    case DT_NVFP4:
     case DT_MXFP4: return 4; /* 24 */
     default: return 8;       /* 15 */
     }
@@ -66,18 +83,28 @@ INLINE int pairs_that_fit(int dtype) {
 
 /* --- Codes ------------------------------------------------------------------------------------ */
 
-/* Formats whose blocks are parts: 16 bytes of nibbles, the low ones of the first 16 columns, at their end. */
-INLINE bool has_blocks(int dtype) { return !has_two(dtype) && dtype != DT_Q4_K && dtype != DT_Q5_K; }
+/* Formats whose blocks are parts: at their end 32 bytes (Q8_0), or 16 of nibbles, the low ones of the first 16 columns.
+ */
+INLINE bool has_blocks(int dtype) {
+    return !has_two(dtype) && dtype != DT_Q4_K && dtype != DT_Q5_K && dtype != DT_IQ4_XS;
+}
 INLINE bool has_fifth_bits(int dtype) { return dtype == DT_Q5_0 || dtype == DT_Q5_1; }
 INLINE __m256i fp4_values(__m256i codes) { /* doubled, plus the bias */
     const __m128i values = _mm_add_epi8(load_16((const uint8_t *)mat_mxfp4), _mm_set1_epi8(12));
     return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(values), codes);
 }
+/* Of signed bytes. */
+INLINE __m256i wide_codes(__m256i v) { return HAS_VNNI ? _mm256_xor_si256(v, _mm256_set1_epi8((char)128)) : v; }
+INLINE __m256i iq4_values(__m256i codes) {
+    return wide_codes(_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(load_16((const uint8_t *)mat_iq4)), codes));
+}
 /* Codes of the block that ends at p, in order. */
 INLINE __m256i block_codes(const uint8_t *p, const int dtype) {
+    if (dtype == DT_Q8_0) return wide_codes(load_32(p - 32));
     const __m128i v = load_16(p - 16);
     const __m256i codes = _mm256_and_si256(_mm256_set_m128i(_mm_srli_epi16(v, 4), v), _mm256_set1_epi8(15));
     if (dtype == DT_MXFP4) return fp4_values(codes);
+    if (is_iq4(dtype)) return iq4_values(codes);
     if (!has_fifth_bits(dtype)) return codes;
     return _mm256_or_si256(codes, fifth_bits(p - 20, p - 18, 0)); /* the last 16 columns' bits are two bytes further */
 }
@@ -85,7 +112,10 @@ INLINE __m256i block_codes(const uint8_t *p, const int dtype) {
 INLINE void two_blocks_codes(__m256i v[2], const uint8_t *p, const uint8_t *q, const int dtype) {
     const __m256i both = _mm256_set_m128i(load_16(q - 16), load_16(p - 16)), four = _mm256_set1_epi8(15);
     v[0] = _mm256_and_si256(both, four), v[1] = _mm256_and_si256(_mm256_srli_epi16(both, 4), four);
+    if (dtype == DT_Q8_0)
+        v[0] = wide_codes(_mm256_set_m128i(load_16(q - 32), load_16(p - 32))), v[1] = wide_codes(both);
     EACH (int i = 0; i < 2 && dtype == DT_MXFP4; i++) v[i] = fp4_values(v[i]);
+    EACH (int i = 0; i < 2 && is_iq4(dtype); i++) v[i] = iq4_values(v[i]);
     if (!has_fifth_bits(dtype)) return;
     EACH (int i = 0; i < 2; i++) v[i] = _mm256_or_si256(v[i], fifth_bits(p - 20, q - 20, 16 * i));
 }
@@ -102,6 +132,7 @@ INLINE __m256i codes_of(const uint8_t *p, const int k, const int dtype) {
     case DT_Q6_K:
         return _mm256_or_si256(moved(load_32(p + k / 4 * 64 + k % 2 * 32), k % 4 < 2 ? 0 : -4, 15),
                                moved(load_32(p + 128 + k / 4 * 32), 4 - 2 * (k % 4), 0x30));
+    case DT_IQ4_XS: return block_codes(p + 8 + (k + 1) * 16, dtype);
     default: return block_codes(p + (k + 1) * (block_bytes(dtype) / PARTS), dtype);
     }
 }
@@ -182,11 +213,24 @@ INLINE void scales_two(struct scales *s, const __m256i v[4], V d, const int dtyp
         vstore(s->scale[k], d);
     }
 }
+/* An fp16, then six bits of each part less 32: the upper two in a word, the lower four in four bytes. */
+INLINE void scales_iq4_xs(struct scales *s, const uint8_t *const *p) {
+    V d, none;
+    const __m256i first = dword_of(p, 0), low = dword_of(p, 4);
+    halves_of(&d, &none, first);
+    EACH (int k = 0; k < PARTS; k++) {
+        const __m256i six =
+            _mm256_or_si256(bits_of(low, 4 * k, 15), _mm256_slli_epi32(bits_of(first, 16 + 2 * k, 3), 4));
+        vstore(s->scale[k], vmul(d, _mm256_cvtepi32_ps(_mm256_sub_epi32(six, _mm256_set1_epi32(32)))));
+    }
+}
 INLINE void load_scales(struct scales *s, const uint8_t *const *p, const int dtype) {
     V low, high;
     __m256i v[8];
     if (dtype == DT_Q4_K || dtype == DT_Q5_K) {
         scales_min(s, p);
+    } else if (dtype == DT_IQ4_XS) {
+        scales_iq4_xs(s, p);
     } else if (dtype == DT_Q6_K || dtype == DT_Q3_K) {
         halves_of(&low, &high, dword_of(p, dtype == DT_Q6_K ? 206 : 106)); /* a row's last two bytes */
         if (dtype == DT_Q6_K) dwords_4(v, p, 192);
@@ -240,16 +284,43 @@ INLINE void load_scales(struct scales *s, const uint8_t *const *p, const int dty
 /* The block format with the same codes; DT_COUNT: these kernels do not have the matrix. */
 INLINE int same_codes(const struct mat *w) {
     if (!w->scale || w->cols % 32) return DT_COUNT;
+    if (w->dtype == DT_E2M1 && w->scale_dtype == DT_E4M3) return w->block_cols == 16 ? DT_NVFP4 : DT_COUNT;
     if (w->dtype == DT_E2M1) return w->scale_dtype == DT_E8M0 && w->block_cols == 32 ? DT_MXFP4 : DT_COUNT;
-    if (w->dtype != DT_I4 || (w->block_cols % 32 && w->block_cols < w->cols)) return DT_COUNT;
+    if (w->block_cols % 32 && w->block_cols < w->cols) return DT_COUNT;
+    if (w->dtype == DT_I8) return w->scale_dtype == DT_F32Z ? DT_COUNT : DT_Q8_0;
+    if (w->dtype != DT_I4) return DT_COUNT;
     return w->scale_dtype == DT_F32Z ? DT_Q4_1 : DT_Q4_0;
 }
-/* 32 codes at p. */
-INLINE __m256i pairs_codes(const uint8_t *p, const int dtype) {
-    const __m128i v = load_16(p), four = _mm_set1_epi8(15), even = _mm_and_si128(v, four),
-                  odd = _mm_and_si128(_mm_srli_epi16(v, 4), four);
-    const __m256i codes = _mm256_set_m128i(_mm_unpackhi_epi8(even, odd), _mm_unpacklo_epi8(even, odd));
-    return dtype == DT_MXFP4 ? fp4_values(codes) : codes;
+/* Bytes of n columns, a multiple of 32; of NVFP4 in blocks or with scales beside it. */
+INLINE int beside_bytes(int n, const int dtype, const bool blocks) {
+    return blocks ? n / FORMAT_BLOCK(nvfp4) * FORMAT_BYTES(nvfp4) : dtype == DT_Q8_0 ? n : n / 2;
+}
+/* 32 codes at p: neighbours in a byte, but NVFP4's blocks have the last eight of 16 in the upper halves of eight bytes.
+ */
+INLINE __m256i nibbles_codes(const uint8_t *p, const int dtype, const bool blocks) {
+    const __m128i v = load_16(p), four = _mm_set1_epi8(15), low = _mm_and_si128(v, four),
+                  high = _mm_and_si128(_mm_srli_epi16(v, 4), four);
+    const __m256i codes = blocks ? _mm256_set_m128i(_mm_unpackhi_epi64(low, high), _mm_unpacklo_epi64(low, high))
+                                 : _mm256_set_m128i(_mm_unpackhi_epi8(low, high), _mm_unpacklo_epi8(low, high));
+    return dtype == DT_MXFP4 || dtype == DT_NVFP4 ? fp4_values(codes) : codes;
+}
+/* Codes of part k of the 256 columns at p. */
+INLINE __m256i beside_codes(const uint8_t *p, const int k, const int dtype, const bool blocks) {
+    if (blocks) p += k / 2 * FORMAT_BYTES(nvfp4) + 4 + k % 2 * 16;
+    else p += beside_bytes(32 * k, dtype, false);
+    return dtype == DT_Q8_0 ? wide_codes(load_32(p)) : nibbles_codes(p, dtype, blocks);
+}
+/* Scales of 16 columns each, of which two are a part's: of row `row` from column c on, whose codes are at p. */
+INLINE void scales_halves(struct scales *s, const int i, const struct mat *w, const uint8_t *p, int row, int c,
+                          int parts, const bool blocks) {
+    const size_t at = scale_row(w, row) + (size_t)(blocks ? 0 : c / 16);
+    const float gain = blocks && w->scale ? scale_load(w, at) : 1;
+    for (int j = 0; j < 2 * PARTS; j++) {
+        const float scale = j >= 2 * parts ? 0
+                            : blocks       ? gain * nvfp4_scale(p[j / 4 * FORMAT_BYTES(nvfp4) + j % 4])
+                                           : 0.5f * scale_load(w, at + (size_t)j); /* values are doubled */
+        (j % 2 ? s->off : s->scale)[j / 2][i] = scale;
+    }
 }
 /* Scales of a row's `parts` parts from column c on; zero past them. */
 INLINE void scales_beside(struct scales *s, const int i, const struct mat *w, int row, int c, int parts,
