@@ -5,8 +5,8 @@
 
 static unsigned needed_flags(const struct gemm *g) {
     const unsigned bf16 = CPU_F_AVX512 | CPU_F_VBMI | CPU_F_BF16;
-    if (g == &gemm_avx2 || g == &gemm_int16_avx2 || g == &gemm_int8_avx2) return CPU_F_AVX2;
-    if (g == &gemm_int16_avxvnni || g == &gemm_int8_avxvnni) return CPU_F_AVX2 | CPU_F_AVXVNNI;
+    if (g == &gemm_avx2 || g == &gemm_int8_avx2) return CPU_F_AVX2;
+    if (g == &gemm_int8_avxvnni) return CPU_F_AVX2 | CPU_F_AVXVNNI;
     if (g == &gemm_avx512) return CPU_F_AVX512;
     if (g == &gemm_int8 || g == &gemm_int8_few || g == &gemm_int16_few) return CPU_F_AVX512 | CPU_F_VBMI | CPU_F_VNNI;
     if (g == &gemm_avx512bf16 || g == &gemm_skinny || g == &gemm_skinny_bf16) return bf16;
@@ -36,13 +36,11 @@ const struct gemm *gemm_for_weights(enum cpu_level level, int n, int batch, bool
         return &gemm_int16_few;
     if (level >= CPU_AMX && gemm_has(&gemm_amx) && batch > BATCH_INVARIANT_ROWS)
         return n <= GEMM_SKINNY_MAX ? &gemm_amx_skinny_bf16 : NULL;
-    /* With AVX-VNNI the same bits. NVFP4 and codes with scales beside them keep 16 bits of an activation in small
+    /* With AVX-VNNI the same bits. Formats that it does not have for one token keep 16 bits of an activation in small
      * batches. */
-    const bool keeps = (w->scale || w->dtype == DT_NVFP4) && batch <= BATCH_INVARIANT_ROWS;
-    if (level == CPU_AVX2 && !wide && !keeps && gemm_int8_avx2.supports(w, n))
+    const int least = batch <= BATCH_INVARIANT_ROWS ? 1 : n;
+    if (level == CPU_AVX2 && !wide && gemm_int8_avx2.supports(w, least))
         return gemm_has(&gemm_int8_avxvnni) ? &gemm_int8_avxvnni : &gemm_int8_avx2;
-    if (level == CPU_AVX2 && batch > BATCH_INVARIANT_ROWS)
-        return gemm_has(&gemm_int16_avxvnni) ? &gemm_int16_avxvnni : &gemm_int16_avx2;
     if (level >= CPU_AVX512 && batch > BATCH_INVARIANT_ROWS && gemm_has(&gemm_int8) && gemm_int8.supports(w, n))
         return n > GEMM_INT8_LEAST ? &gemm_int8 : NULL;
     if (level < CPU_AVX512 || !gemm_has(&gemm_skinny) || !(cpu_flags() & CPU_F_BF16_FAST)) return NULL;

@@ -45,15 +45,16 @@ struct gemm {
 };
 
 extern const struct gemm gemm_scalar, gemm_avx2, gemm_avx512, gemm_avx512bf16, gemm_amx, gemm_amx_skinny_bf16,
-    gemm_amx_wide, gemm_skinny, gemm_skinny_bf16, gemm_int16_avx2, gemm_int16_avxvnni, gemm_int8, gemm_int8_few,
-    gemm_int16_few, gemm_int8_avx2, gemm_int8_avxvnni;
+    gemm_amx_wide, gemm_skinny, gemm_skinny_bf16, gemm_int8, gemm_int8_few, gemm_int16_few, gemm_int8_avx2,
+    gemm_int8_avxvnni;
 
 /* Returns the fastest kernel of a level on this CPU. A fixed rule without timing, so that a machine always gives the
  * same text: avx512 means BF16 products where the CPU runs them at twice the float32 rate (probe.h), else float32. */
 const struct gemm *gemm_for(enum cpu_level level, bool wide); /* wide: keep at least 16 bits of an activation */
 /* Kernel for n tokens of a batch and weights like w, where another one than gemm_for's is faster. NULL: use the GEMV
  * kernels in batches of up to BATCH_INVARIANT_ROWS, else GEMV and gemm_for. Quantized formats take integer products:
- * with AVX2 alone for any number of tokens, those of up to six bits also in small batches (gemm_int8_avx2); with
+ * with AVX2 alone those of GGUF for any number of tokens, but grids, ternary ones, NVFP4 and codes with scales beside
+ * them from eight tokens of a larger batch on (gemm_int8_avx2); with
  * AVX-512 VNNI those of GGUF but for grids in small batches and groups (gemm_int8_few), four-bit codes with scales of
  * their own in small batches (gemm_int16_few, whose x keeps 16 bits as vendors' BF16 does), and all in larger groups
  * (gemm_int8; AMX has a kernel of its own). A token of a batch of up to BATCH_INVARIANT_ROWS always takes the same

@@ -13,7 +13,9 @@
 #include <math.h>
 
 #include "cpu/gemm_inner.h"
+#include "cpu/int8_beside_avx2.h"
 #include "cpu/int8_rows_avx2.h"
+#include "cpu/small_unpack.h"
 
 #ifndef ISA
 #define ISA avx2
@@ -292,6 +294,32 @@ INLINE void decode(struct panel *to, int n, const struct mat *w, int r, int last
         }
     }
 }
+/* The same of formats that become small integers first. */
+typedef SMALL_CODES_FN((*small_fn));
+INLINE void decode_small(struct panel *to, int n, const struct mat *w, int r, int last, int c, ptrdiff_t ahead,
+                         const small_fn unpack, const int dtype) {
+    const size_t bytes = dtype_bytes(dtype, BLOCK),
+                 have = dtype_bytes(dtype, w->cols - c < BLOCK ? w->cols - c : BLOCK);
+    for (int i = 0; i < n; i++, to++) {
+        struct small_codes row[ROWS];
+        for (int k = 0; k < ROWS; k++) {
+            const int at = r + ROWS * i + k < last ? r + ROWS * i + k : last;
+            const uint8_t *p = (const uint8_t *)w->data + (size_t)at * w->stride + (size_t)(c / BLOCK) * bytes;
+            uint8_t edge[EDGE];
+            for (size_t line = 0; line < bytes; line += 64) _mm_prefetch((const char *)p + ahead + line, _MM_HINT_T0);
+            if (have < bytes) p = memcpy(memset(edge, 0, bytes), p, have);
+            unpack(&row[k], p);
+        }
+        scales_small(&to->s, row, dtype);
+        EACH (int k = 0; k < PARTS; k++) {
+            __m256i v[ROWS];
+            EACH (int j = 0; j < ROWS; j++)
+                v[j] = _mm256_add_epi8(load_v(row[j].code + 32 * k), _mm256_set1_epi8((char)bias_of(dtype)));
+            transpose_8(v);
+            EACH (int j = 0; j < ROWS; j++) _mm256_store_si256((__m256i *)(void *)to->code[8 * k + j], v[j]);
+        }
+    }
+}
 /* The same of codes with scales beside them, as those of a block format. */
 INLINE void decode_beside(struct panel *to, int n, const struct mat *w, int r, int last, int c, ptrdiff_t ahead,
                           const int dtype, const bool blocks) {
@@ -393,7 +421,9 @@ struct format {
     few_fn few[FEW]; /* NULL: as many tokens */
     panels_fn decode;
     products_fn products;
+    int least; /* tokens from which this is faster than the GEMV kernels, if those may be used instead: measured */
 };
+enum { LEAST = 8 };
 #define FUNCTIONS(name) \
     static void few_1_##name(float(*out)[ROWS], const struct mat *w, int r, int gap, int last, \
                              const struct int8_x *x) { \
@@ -418,6 +448,14 @@ struct format {
 FORMATS_INT8_AVX2(FUNCTIONS)
 FORMATS_INT8_AVX2(PRODUCTS)
 PRODUCTS(nvfp4)
+PRODUCTS(iq1_s) /* of all FORMATS_SMALL_15 */
+PRODUCTS(iq2_xs)
+#define SMALL(name) \
+    static void decode_##name(struct panel *to, int n, const struct mat *w, int r, int last, int c, ptrdiff_t ahead) { \
+        decode_small(to, n, w, r, last, c, ahead, small_codes_##name, FORMAT_DTYPE(name)); \
+    }
+FORMATS_SMALL_15(SMALL)
+FORMATS_SMALL_62(SMALL)
 #define BESIDE(kind, name, blocks) \
     static void decode_##kind##_##name(struct panel *to, int n, const struct mat *w, int r, int last, int c, \
                                        ptrdiff_t ahead) { \
@@ -430,13 +468,19 @@ BESIDE(beside, mxfp4, false)
 BESIDE(beside, nvfp4, false)
 BESIDE(blocks, nvfp4, true)
 static const struct format *format_for(const struct mat *w) {
-#define ROW(name) [FORMAT_DTYPE(name)] = {{few_1_##name, few_2_##name, few_3_##name}, decode_##name, products_##name},
-    static const struct format all[DT_COUNT] = {FORMATS_INT8_AVX2(ROW)};
+#define ROW(name) \
+    [FORMAT_DTYPE(name)] = {{few_1_##name, few_2_##name, few_3_##name}, decode_##name, products_##name, 1},
+#define ROW_15(name) [FORMAT_DTYPE(name)] = {{NULL}, decode_##name, products_iq1_s, LEAST},
+#define ROW_62(name) [FORMAT_DTYPE(name)] = {{NULL}, decode_##name, products_iq2_xs, LEAST},
+    static const struct format all[DT_COUNT] = {FORMATS_INT8_AVX2(ROW) FORMATS_SMALL_15(ROW_15)
+                                                    FORMATS_SMALL_62(ROW_62)};
+#undef ROW_62
+#undef ROW_15
 #undef ROW
-#define ROW(name) [FORMAT_DTYPE(name)] = { {NULL}, decode_beside_##name, products_##name }
+#define ROW(name) [FORMAT_DTYPE(name)] = { {NULL}, decode_beside_##name, products_##name, LEAST }
     static const struct format beside[DT_COUNT + 1] = {ROW(q4_0), ROW(q4_1), ROW(q8_0), ROW(mxfp4), ROW(nvfp4)};
 #undef ROW
-    static const struct format blocks = {{NULL}, decode_blocks_nvfp4, products_nvfp4};
+    static const struct format blocks = {{NULL}, decode_blocks_nvfp4, products_nvfp4, LEAST};
     if (w->dtype == DT_NVFP4 && (!w->scale || w->block_cols >= w->cols)) return &blocks;
     const struct format *f = w->scale ? &beside[same_codes(w)] : &all[w->dtype];
     return f->decode ? f : NULL;
@@ -488,7 +532,10 @@ static void rows(const struct mat *w, int r0, int r1, const void *packed, int n,
         }
     }
 }
-static bool takes(const struct mat *w, int n) { return format_for(w) != NULL; }
+static bool takes(const struct mat *w, int n) {
+    const struct format *f = format_for(w);
+    return f && n >= f->least;
+}
 
 #define NAME_(name) #name
 #define NAME(name)  NAME_(name)

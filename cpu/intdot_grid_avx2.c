@@ -6,13 +6,13 @@
  * widen, 3 products, 3 or 4 to scale and add, and loads of x for two rows: about 23, of which 15 take one of four
  * vector units of Zen 5. Unpacking a block takes 20 to 35.
  *
- * Blocks of several tokens are unpacked here too, for gemm_int16.c. */
+ * Blocks for many tokens are unpacked here too, for gemm_int8_avx2.c. */
 #include <stdint.h>
 
 #include "base/grid_blocks.h"
 #include "cpu/formats.h"
-#include "cpu/int16_codes.h"
 #include "cpu/intdot_words.h"
+#include "cpu/small_codes.h"
 
 #define DTYPE  FORMAT_DTYPE(FORMAT)
 #define FLOATS FORMAT_JOIN(avx2_, FORMAT)
@@ -293,7 +293,7 @@ INLINE void turn_dot(V (*sum)[4], const uint8_t **row, const uint8_t **s, const 
 }
 
 #ifndef __AVXVNNI__ /* once for both */
-INT16_CODES_FN(FORMAT_JOIN(int16_codes_, FORMAT)) {
+SMALL_CODES_FN(FORMAT_JOIN(small_codes_, FORMAT)) {
     enum { WHOLE = DTYPE == DT_IQ3_S ? 1 : DTYPE == DT_IQ3_XXS ? 4 : 8 }; /* makes odd integers of the scales */
     const V whole = vset1(WHOLE);
     struct block b;
@@ -303,8 +303,7 @@ INT16_CODES_FN(FORMAT_JOIN(int16_codes_, FORMAT)) {
     const V a = scale[0], c = scale[HALVES - 1];
     const __m256i first = _mm256_cvtps_epi32(HALVES == 1 ? a : _mm256_permute2f128_ps(a, c, 0x20));
     const __m256i second = _mm256_cvtps_epi32(HALVES == 1 ? a : _mm256_permute2f128_ps(a, c, 0x31));
-    store_32(to->scale, _mm256_permutevar8x32_epi32(_mm256_or_si256(first, _mm256_slli_epi32(second, 16)),
-                                                    _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7)));
-    to->d = _mm256_cvtss_f32(vmul(block_scale(p), vset1(1.0f / WHOLE)));
+    store_32(to->each, _mm256_or_si256(first, _mm256_slli_epi32(second, 16)));
+    vstore(to->scale, vmul(block_scale(p), vset1(1.0f / WHOLE)));
 }
 #endif

@@ -319,7 +319,7 @@ static int few(enum cpu_level level, int rounds) {
     printf("%s, level %s, [%d, %d], one thread, share of the FMA peak beside it, best of %d: GEMV / chosen / "
            "%s / many\n%-8s",
            cpu_describe(), cpu_level_name(level), ROWS, COLS, rounds,
-           level >= CPU_AVX512 ? "in small batches" : "16-bit numbers with AVX2", "tokens");
+           level >= CPU_AVX512 ? "in small batches" : "bytes with AVX2", "tokens");
     for (int s = 0; s < SIZES; s++) printf("%22d", sizes[s]);
     double peak = 0;
     size_t at = 0;
@@ -347,7 +347,8 @@ static int few(enum cpu_level level, int rounds) {
                                                                  : DT_F32};
                 const struct gemm *ways[WAYS] = {NULL, gemm_for_weights(level, n, MOST, false, &w),
                                                  level >= CPU_AVX512 ? gemm_for_weights(level, n, n, false, &w)
-                                                                     : &gemm_int16_avx2,
+                                                 : gemm_has(&gemm_int8_avxvnni) ? &gemm_int8_avxvnni
+                                                                                : &gemm_int8_avx2,
                                                  gemm_for(level, false)};
                 for (int v = 1; v < WAYS; v++)
                     if (ways[v] && (!gemm_has(ways[v]) || (ways[v]->supports && !ways[v]->supports(&w, MOST))))

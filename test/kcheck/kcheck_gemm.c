@@ -105,9 +105,7 @@ static void check(const struct gemm *g, const struct shape *s, int n, bool exact
     product(g, &w, x, gather, ldx, n, r0, r1, 1, 1, y, ldy, accumulate);
     product(g, &w, x, gather, ldx, n, r0, r1, 3, 2, again, ldy, accumulate);
     if (memcmp(y, again, sizeof *y * (size_t)n * (size_t)ldy)) wrong("other bits when rows and packing are split");
-    const struct gemm *same = g == &gemm_int16_avxvnni                                      ? &gemm_int16_avx2
-                              : g == &gemm_int8_avxvnni || g == &gemm_int8_avxvnni_emulated ? &gemm_int8_avx2
-                                                                                            : NULL;
+    const struct gemm *same = g == &gemm_int8_avxvnni || g == &gemm_int8_avxvnni_emulated ? &gemm_int8_avx2 : NULL;
     if (same) {
         memcpy(again, before, sizeof *y * (size_t)n * (size_t)ldy);
         product(same, &w, x, gather, ldx, n, r0, r1, 1, 1, again, ldy, accumulate);
@@ -397,8 +395,6 @@ int main(void) {
     } all[] = {
         {&gemm_scalar},
         {&gemm_avx2},
-        {&gemm_int16_avx2, 3},
-        {&gemm_int16_avxvnni, 3},
         {&gemm_int8, 2},
         {&gemm_int8_few, 2},
         {&gemm_int16_few, 2},
