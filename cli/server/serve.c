@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "cli/report.h"
 #include "cli/server/resident.h"
 #include "cli/server/server.h"
 #include "cli/terminal/amount.h"
@@ -221,14 +222,13 @@ static int start_server(struct server *s, struct error *e) {
                                MHD_OPTION_NOTIFY_CONNECTION, serve_connection_notify, s, MHD_OPTION_END);
     if (!s->http) return error_set(e, ERR_RUNTIME, "--serve: libmicrohttpd failed to start");
     int rc = a->opts.v[OPT_LISTEN].text ? listen_port(s, a->opts.v[OPT_LISTEN].text, e) : 0;
-    if (!rc) rc = resident_listen(&s->fd, s->path, e);
+    if (!rc && s->lock >= 0) rc = resident_listen(&s->fd, s->path, e);
     if (rc) return rc;
     s->started_s = s->last_activity_s = clock_now();
     s->opened_at = (long long)time(NULL);
-    if (s->has_models)
-        buf_fmt(&line, "serving %s on %s\n", amount_count((long long)s->n_models, "model", count, sizeof count),
-                s->path);
-    else buf_fmt(&line, "serving %s on %s\n", a->info->name, s->path);
+    buf_fmt(&line, "serving %s",
+            s->has_models ? amount_count((long long)s->n_models, "model", count, sizeof count) : a->info->name);
+    buf_fmt(&line, s->fd >= 0 ? " on %s\n" : "\n", s->path);
     if (s->port_fd >= 0)
         buf_fmt(&line, "base URL %s\nkey %s\n", s->url, s->has_fixed_key ? "from HEARTH_API_KEY" : s->key);
     if (a->opts.v[OPT_PAGE].on) /* servers do not see what follows # */
@@ -267,12 +267,20 @@ static void stop_server(struct server *s) {
     buf_free(&s->identity);
 }
 
+/* The socket is that of one engine of a user. Another with a port of its own does without. */
+static int claim_socket(struct server *s, struct error *e) {
+    int rc = resident_path(s->path, e);
+    if (!rc) rc = resident_claim(&s->lock, e);
+    if (rc != ERR_RUNTIME || !s->app->opts.v[OPT_LISTEN].text) return rc;
+    report_note("%s; serving the port alone", e->text);
+    return 0;
+}
+
 int serve_run(struct app *a, struct error *e) {
     struct server s = {.app = a, .lock = -1, .fd = -1, .port_fd = -1, .compile_fd = -1, .model_fd = -1};
     if (a->opts.v[OPT_RAW].on)
         return error_set(e, ERR_USAGE, "--serve and --raw cannot be combined: serving needs a chat template");
-    int rc = resident_path(s.path, e);
-    if (!rc) rc = resident_claim(&s.lock, e);
+    int rc = claim_socket(&s, e);
     if (!rc) rc = serve_models_open(&s, e);
     if (!rc) {
         sig_defer(NULL, NULL);

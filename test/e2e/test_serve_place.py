@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import stat
+import subprocess
 import time
 
 import driver
@@ -25,6 +26,24 @@ class Place(Case):
         rc, out, err = self.run_bin("--serve")
         self.assertEqual(rc, 1)
         self.assertIn("not a private directory", err)
+
+    def test_second(self):
+        """A second engine of a user, or one without a place for its socket, serves its port alone."""
+        s = self.serve()
+        for env, reason in ((self.env, "is already running"), ({k: v for k, v in self.env.items() if k not in ("XDG_RUNTIME_DIR", "HOME")}, "nor HOME is set")):
+            with subprocess.Popen([driver.BIN, "--serve", "--listen", "0"], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as other:
+                first, url, key = (other.stdout.readline().decode().split() for _ in range(3))
+                self.assertEqual(first, ["serving", "fake"])
+                c = http.client.HTTPConnection(url[-1].split("/")[2], timeout=driver.PATIENCE)
+                c.request("POST", "/v1/chat/completions", json.dumps(ask("y")), {"Authorization": "Bearer " + key[-1]})
+                self.assertEqual(json.load(c.getresponse())["choices"][0]["message"]["content"], "You said: y")
+                c.close()
+                other.terminate()
+                self.assertIn(reason, err := other.stderr.read().decode())
+                self.assertIn("; serving the port alone", err)
+        self.assertTrue(os.path.exists(s.path))
+        self.assertEqual(self.run_bin("-p", "x")[:2], (0, b"You said: x\n"))
+        self.assertEqual(s.status()["answered"], 1)
 
     def test_place_of_others(self):
         """A socket in a directory that others may write to is not used, whoever made it."""
