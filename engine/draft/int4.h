@@ -10,7 +10,7 @@
 #include "cpu/cpu.h"
 #include "engine/weights/weights.h"
 
-enum { INT4_GROUP = 128, INT4_VERSION = 2 };
+enum { INT4_GROUP = 128, INT4_VERSION = 3 };
 struct int4;
 
 /* Starts the background thread. w must outlive it. dir: cache directory, NULL: none. ERR_MEMORY names needed and free
@@ -31,5 +31,5 @@ uint64_t int4_expert_bytes(const struct int4 *d); /* one expert */
 /* Whether experts of `size` bytes fit beside the weights into `have` bytes (0: unknown). ERR_MEMORY names needed and
  * free memory. Pure. */
 int int4_fits(uint64_t size, uint64_t weights, uint64_t have, struct error *e);
-/* Quantizes a row of n numbers: codes [(n + 127) / 128 * 64], one BF16 scale per 128. Pure. */
+/* Quantizes a row of n numbers: codes [(n + 127) / 128 * 64], one BF16 scale per 128, which may be negative. Pure. */
 void int4_row(const float *x, int n, uint8_t *codes, uint16_t *scales);

@@ -81,9 +81,11 @@ def int4_rows(w):
     x = np.zeros((rows, -(-cols // GROUP) * GROUP), np.float32)
     x[:, :cols] = w
     x = x.reshape(rows, -1, GROUP)
-    u = (np.abs(x).max(2) / np.float32(7)).astype(np.float32).view(np.uint32)
+    most = np.take_along_axis(x, np.abs(x).argmax(2)[:, :, None], 2)[:, :, 0]
+    u = (most * np.float32(0.93 / -8)).astype(np.float32).view(np.uint32)
     scale = ((u + 0x7FFF + ((u >> 16) & 1)) >> 16 << 16).astype(np.uint32).view(np.float32)[:, :, None]
-    code = np.clip(np.trunc(np.where(scale > 1e-37, x / np.where(scale > 1e-37, scale, 1), 0) + np.float32(8.5)), 0, 15) - 8
+    some = np.abs(scale) > 1e-37
+    code = np.clip(np.floor(np.where(some, x / np.where(some, scale, 1), 0) + np.float32(8.5)), 0, 15) - 8
     return (code * scale).reshape(rows, -1)[:, :cols].astype(np.float32)
 
 

@@ -183,6 +183,8 @@ change("mtp-order", "a prediction layer gets the hidden state before the token e
 change("mtp-norm", "the model's final norm is skipped before the prediction layer", "unit_draft", ("engine/draft/mtp.c", "final ? w->xn : h, hidden, m->prediction->hnorm", "h, hidden, m->prediction->hnorm"))
 change("int4-sign", "codes of an INT4 draft are one too low", "unit_int4", ("engine/draft/int4.c", "x[c0 + c] * by + 8.5f", "x[c0 + c] * by + 7.5f"))
 change("int4-view", "an INT4 draft computes with the model's own experts", "unit_int4", (LAYER, "y.experts = draft->experts[layer], y.shards = NULL;", "y.shards = NULL;"))
+change("int4-sixteenth", "the sixteenth level of an INT4 draft is always a negative one", "unit_int4", ("engine/draft/int4.c", "fabsf(most) ? x[c0 + c] : most;", "fabsf(most) ? fabsf(x[c0 + c]) : most;"))
+change("int4-clip", "an INT4 draft cuts off a third of its largest weights", "unit_int4", ("engine/draft/int4.c", "INT4_CLIP 0.93f", "INT4_CLIP 0.63f"))
 change("int4-damaged", "a damaged INT4 draft file is used", "unit_int4", ("engine/draft/int4.c", "good = layer_sum(d, l) == sums[l];", "good = true;"))
 change("int4-named", "an INT4 draft file gets its final name before it is complete", "unit_int4", ("engine/draft/int4.c", "if (!(rc = write_contents(d, fd))) {", "if ((rc = write_contents(d, fd)) || !rc) {"))
 change("int4-guess", "every drafted token but the first is computed from the known token again", "unit_int4", ("engine/session/drafts.c", ".tokens = &s->tokens[pos], .pos = pos", ".tokens = &s->tokens[s->n_tokens - 1], .pos = pos"))
