@@ -54,9 +54,9 @@ const struct gemm *gemm_for(enum cpu_level level, bool wide); /* wide: keep at l
 /* Kernel for n tokens of a batch and weights like w, where another one than gemm_for's is faster. NULL: use the GEMV
  * kernels in batches of up to BATCH_INVARIANT_ROWS, else GEMV and gemm_for. Quantized formats take integer products:
  * with AVX2 alone those of GGUF for any number of tokens, but grids, ternary ones, NVFP4 and codes with scales beside
- * them from eight tokens of a larger batch on (gemm_int8_avx2); with
- * AVX-512 VNNI those of GGUF but for grids in small batches and groups (gemm_int8_few), four-bit codes with scales of
- * their own in small batches (gemm_int16_few, whose x keeps 16 bits as vendors' BF16 does), and all in larger groups
+ * them from eight tokens of a larger batch on (gemm_int8_avx2); with AVX-512 VNNI those of GGUF but for grids in small
+ * batches and groups (gemm_int8_few), four-bit codes with scales of their own in small batches (gemm_int16_few, whose x
+ * keeps 16 bits as vendors' BF16 does), and all in larger groups
  * (gemm_int8; AMX has a kernel of its own). A token of a batch of up to BATCH_INVARIANT_ROWS always takes the same
  * path, so its bits do not depend on the batch. */
 enum {
