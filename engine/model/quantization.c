@@ -146,9 +146,7 @@ static void read_w4afp8(struct config_reader *in, struct config *c) {
 static void read_bitsandbytes(struct config_reader *in, struct config *c) {
     static const char *const types[] = {"nf4", NULL};
     (void)c;
-    if (config_bool(in, "load_in_8bit", false))
-        config_fail(in, "'quantization_config.load_in_8bit' is set; hearth reads bitsandbytes weights of 4 bits (NF4)");
-    config_choice(in, "bnb_4bit_quant_type", types, 0);
+    if (!config_bool(in, "load_in_8bit", false)) config_choice(in, "bnb_4bit_quant_type", types, 0);
 }
 
 /* AMD's Quark: what is done to the weights of a kind of layer. A list has the steps: NVFP4's codes and their scales. */

@@ -120,3 +120,30 @@ struct mat bitsandbytes_load(const struct matrix_source *s, const struct tensor 
         l->w->bytes_replaced += absmax->size + (in.outer ? in.outer->size + in.codes->size : 0) + state->size;
     return m;
 }
+
+struct mat bitsandbytes_load_bytes(const struct matrix_source *s, const struct tensor *t,
+                                   const struct tensor *largest) {
+    struct loader *l = s->l;
+    const size_t rows = (size_t)s->rows;
+    const struct tensor *order = matrix_find(s, ".weight_format");
+    struct mat m = {.data = t->data,
+                    .stride = (size_t)s->p->cols,
+                    .rows = s->rows,
+                    .cols = s->p->cols,
+                    .block_rows = 1,
+                    .block_cols = s->p->cols,
+                    .scale_stride = 1,
+                    .row_step = 1,
+                    .dtype = DT_I8,
+                    .scale_dtype = DT_F32};
+    if (s->p->slice.stacked || t->dtype != DT_I8) loader_fail(l, t, "bitsandbytes stores I8 [rows, columns] there");
+    else if (order && (order->size != 1 || order->data[0]))
+        loader_fail(l, order, "hearth reads rows in order, number 0");
+    if (l->rc || !loader_has_shape(l, t, s->p, s->rows, s->p->cols, 0)) return m;
+    check_floats(l, largest, s->rows);
+    float *scales = l->rc ? NULL : loader_alloc_repacked(l, rows * sizeof *scales);
+    for (size_t i = 0; scales && i < rows; i++) scales[i] = float_at(largest, i) / 127;
+    m.scale = scales;
+    if (!s->p->slice.first) l->w->bytes_replaced += largest->size;
+    return m;
+}

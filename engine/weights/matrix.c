@@ -276,6 +276,7 @@ struct mat matrix_load(struct loader *l, const struct param *p, const char *patt
     if ((t = matrix_find(&src, p->suffix)) && t->dtype == DT_I32 && (scales = matrix_find(&src, ".scales")))
         return mlx_load(&src, t, scales); /* only the rows of this parameter */
     if (t && (scales = matrix_find(&src, ".weight.absmax"))) m = bitsandbytes_load(&src, t, scales);
+    else if (t && (scales = matrix_find(&src, ".SCB"))) m = bitsandbytes_load_bytes(&src, t, scales);
     else if (t) m = load_plain(&src, t);
     else if ((t = matrix_find(&src, "_blocks"))) m = load_mxfp4(&src, t);
     else if ((t = matrix_find(&src, ".weight_packed"))) m = packed_load(&src, t);

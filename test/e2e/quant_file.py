@@ -189,6 +189,15 @@ def nf4(rng, rows, cols, nested=True):
     return out, [values[r * cols:(r + 1) * cols] for r in range(rows)]
 
 
+def bytes_by_row(rng, rows, cols):
+    """bitsandbytes' eight bits: 127 stands for the largest magnitude of a row."""
+    largest = [f32(rng.uniform(0.1, 0.4)) for _ in range(rows)]
+    codes = [[rng.randrange(-127, 128) for _ in range(cols)] for _ in range(rows)]
+    values = [[c * f32(largest[r][0] / 127)[0] for c in codes[r]] for r in range(rows)]
+    return {"weight": ("I8", [rows, cols], array.array("b", [c for row in codes for c in row]).tobytes()), "weight_format": ("U8", [], b"\0"),
+            "SCB": ("F32", [rows], b"".join(x[1] for x in largest))}, values
+
+
 def fp8(rng, rows, cols, per):
     codes = [[rng.choice((0, 128, 1, 0x7e, rng.randrange(0x50), 128 + rng.randrange(0x50))) for _ in range(cols)] for _ in range(rows)]
     raw, kind = bytes(c for row in codes for c in row), "F32"
@@ -310,6 +319,7 @@ FORMATS = {
     "int7 a row": (compressed("pack-quantized", 7, strategy="channel", group_size=None), pack_quantized, {"bits": 7, "group": 1 << 20}),
     "fbgemm_fp8": ({"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0, "modules_to_not_convert": ["lm_head"]}, fp8, {"per": "row"}),
     "nf4": (bitsandbytes(), nf4, {}),
+    "int8 of bitsandbytes": (bitsandbytes(load_in_4bit=False, load_in_8bit=True, bnb_4bit_quant_type="fp4"), bytes_by_row, {}),
     "nf4 with plain scales": (bitsandbytes(bnb_4bit_use_double_quant=False), nf4, {"nested": False}),
     "w4afp8": ({"quant_method": "w4afp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128], "group_size": 32}, w4afp8, {}),
     "auto-round": (auto_round("auto_round:auto_gptq"), gptq, {}),

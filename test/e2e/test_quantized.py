@@ -154,6 +154,10 @@ DAMAGES = [
     ("nf4", "the state of another shape", patched("weight.quant_state.bitsandbytes__nf4", 70, b"65"), [GATE + "weight.quant_state", "[64, 96]"]),
     ("nf4", "blocks of no size", patched("weight.quant_state.bitsandbytes__nf4", 35, b"-1"), [GATE + "weight.quant_state", "blocksize"]),
     ("nf4 with plain scales", "scales of too few blocks", cut("weight.absmax"), [GATE + "weight.absmax", "F32 [96]"]),
+    ("int8 of bitsandbytes", "scales of too few rows", cut("SCB"), [GATE + "SCB", "F32 [64]"]),
+    ("int8 of bitsandbytes", "rows in another order", patched("weight_format", 0, b"\2"), [GATE + "weight_format", "number 0"]),
+    ("int8 of bitsandbytes", "codes of too few rows", cut("weight"), [GATE + "weight"]),
+    ("int8 of bitsandbytes", "codes of another type", typed("weight", "U8"), [GATE + "weight", "I8"]),
     ("awq", "scales of too few groups", cut("scales"), [GATE + "scales", "[3, 64]"]),
     ("awq", "zero points of too few groups", cut("qzeros"), [GATE + "qzeros", "[3, 8]"]),
     ("awq", "codes of too few columns", cut("qweight"), [GATE + "qweight", "[96, 8]"]),
@@ -183,7 +187,6 @@ DAMAGES_FOUND_BY_VERIFY = [
 SCHEMES = [
     ("int4", {"quant_method": "eetq"}, ["eetq", "gptq", "bitsandbytes"]),
     ("nf4", {"bnb_4bit_quant_type": "fp4"}, ["bnb_4bit_quant_type", "fp4", "nf4"]),
-    ("nf4", {"load_in_4bit": False, "load_in_8bit": True}, ["load_in_8bit", "NF4"]),
     ("int8", quant_file.quark("uint4", "per_group"), ["uint4", "fp8_e4m3"]),
     ("int8", {**quant_file.quark("int8", "per_channel"), "layer_quant_config": {"*q_proj": {"weight": [{"dtype": "fp8_e4m3"}, {"dtype": "int4"}]}}}, ["layer_quant_config", "fp8_e4m3"]),
     ("int8", {**quant_file.quark("int8", "per_channel"), "algo_config": [{"name": "rotation"}]}, ["algo_config", "rotates"]),

@@ -19,6 +19,7 @@ change("cwm-windows", "CWM's layers without a list have windows but for the last
 change("nf4-offset", "nested scales of bitsandbytes lack their offset", "e2e_quantized", ("engine/weights/bitsandbytes.c", " + s->offset;", ";"))
 change("nf4-nibbles", "the first of two NF4 codes is the low nibble", "kcheck_quant", ("base/mat_at.c", "(c % 2 ? 0 : 4) & 15]", "(c % 2 ? 4 : 0) & 15]"))
 change("nf4-blocks", "the scales of NF4 are those of whole blocks only", "e2e_quantized", ("engine/weights/bitsandbytes.c", "i * (size_t)m.block_cols / (size_t)in.block", "i"))
+change("bnb-bytes", "127 codes of bitsandbytes stand for 128/127 of a row's largest", "e2e_quantized", ("engine/weights/bitsandbytes.c", "float_at(largest, i) / 127", "float_at(largest, i) / 128"))
 change("glm-pairs", "GLM-4-9B turns halves of heads", "golden_dense_twins", ("engine/model/glm4.c", 'config_bool(r, "rope_interleave", true); /*', 'config_bool(r, "rope_interleave", false); /*'))
 change("glm4v-order", "GLM-4.1V's rows in GGUF files are taken for pairs", "e2e_gguf", ("engine/model/gguf_archs.c", "json_int(json_at(sections, 0), 0) > 0 &&", "json_int(json_at(sections, 0), 0) < 0 &&"))
 change("gemma-erf", "Gemma 1 computes the exact GELU", "golden_dense_twins", ("engine/model/gemma.c", "c->glu = (struct glu){.alpha = alpha, .cubic = 0.044715f * alpha};", "c->glu = (struct glu){.is_erf = alpha > 0};"))
