@@ -84,6 +84,7 @@ static const struct arch *const table[] = {
     &arch_lfm2_moe,
     &arch_minimax,
     &arch_granitemoehybrid,
+    &arch_bamba,
     &arch_kimi_linear,
     &arch_kimi_k3,
     &arch_k2_horizon,
@@ -135,7 +136,9 @@ static const struct arch *const table[] = {
     &arch_llama,
     &arch_arcee,
     &arch_exaone,
+    &arch_internlm2,
     &arch_internlm3,
+    &arch_helium,
     &arch_cwm,
     &arch_mistral,
     &arch_mistral3,
@@ -158,6 +161,7 @@ static const struct arch *const table[] = {
     &arch_phi3,
     &arch_gemma,
     &arch_gemma2,
+    &arch_vaultgemma,
     &arch_gemma3,
     &arch_gemma3_text,
     &arch_glm,
@@ -171,6 +175,7 @@ static const struct arch *const table[] = {
     &arch_granite_swa,
     &arch_hyperclovax,
     &arch_cohere,
+    &arch_stablelm,
 };
 
 static bool has_text_type(const struct arch *a, const struct json *root) {

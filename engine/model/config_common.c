@@ -71,6 +71,16 @@ void config_read_rope(struct config_reader *r, struct config *c, int dim, double
     config_read_rope_object(r, c, key, dim, config_num(r, "rope_theta", theta, 1, 1e12));
 }
 
+/* Dynamic NTK: Hunyuan's has one factor for all lengths; that of others begins where the trained context ends, which
+ * ends hearth's, too. */
+static void read_dynamic(struct config_reader *in, struct config *c, int dim) {
+    struct rope_config *k = &c->rope;
+    const double alpha = config_num(in, "alpha", 0, 1e-6, 1e9);
+    if (dim > 2 && alpha > 0) k->theta *= pow(alpha, dim / (dim - 2.0));
+    if (alpha == 0 && k->original_max < c->max_context) c->max_context = (int)k->original_max;
+    k->kind = ROPE_DEFAULT;
+}
+
 void config_read_rope_object(struct config_reader *r, struct config *c, const char *key, int dim, double theta) {
     struct rope_config *k = &c->rope;
     *k = (struct rope_config){.kind = ROPE_DEFAULT,
@@ -118,13 +128,7 @@ void config_read_rope_object(struct config_reader *r, struct config *c, const ch
         if (slope > 0) c->query_scale = (struct query_scale){.slope = (float)slope, .every = (int)k->original_max};
         /* the three positions are equal for text */
         read_sections(&in, k);
-        /* Hunyuan's NTK scaling: one factor for all lengths */
-        if (k->kind == ALPHA) {
-            const double alpha = config_num(&in, "alpha", 0, 1e-6, 1e9);
-            if (alpha == 0) config_fail(&in, "'rope_scaling' of type dynamic is known to hearth with 'alpha' only");
-            if (dim > 2 && alpha > 0) k->theta *= pow(alpha, dim / (dim - 2.0));
-            k->kind = ROPE_DEFAULT;
-        }
+        if (k->kind == ALPHA) read_dynamic(&in, c, dim);
         k->low_freq = config_num(&in, "low_freq_factor", 0, 0, 1e6);
         k->high_freq = config_num(&in, "high_freq_factor", 0, 0, 1e6);
         if (k->reads_fope) read_fope(&in, k, c->max_context, dim);

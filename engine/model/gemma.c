@@ -1,7 +1,8 @@
 /* Gemma 2 and 3: dense GQA, (1 + w) norms before and after attention and FFN, GELU, embeddings times sqrt(hidden).
- * Gemma 1 has the norms before only. Gemma 2 caps scores and logits and has a window in every other layer. Gemma 3 has
- * a norm per head on q and k, and a window with its own rotary base in all but every sixth layer. Reference:
- * transformers, models/gemma, models/gemma2 and models/gemma3; Google's code rounds sqrt(hidden) to BF16. */
+ * Gemma 1 has the norms before only, and so has VaultGemma, which is otherwise Gemma 2. Gemma 2 caps scores and logits
+ * and has a window in every other layer. Gemma 3 has a norm per head on q and k, and a window with its own rotary base
+ * in all but every sixth layer. Reference: transformers, models/gemma, models/gemma2, models/vaultgemma and
+ * models/gemma3; Google's code rounds sqrt(hidden) to BF16. */
 #include <math.h>
 
 #include "base/minifloat.h"
@@ -86,6 +87,10 @@ static void parse_2(struct config_reader *r, struct config *c) {
     config_read_windows(r, c, window, c->n_layers);
 }
 
+static void parse_vault(struct config_reader *r, struct config *c) {
+    parse_2(r, c);
+    c->output_norm = OUTPUT_NORM_NONE;
+}
 static void parse_text(struct config_reader *r, struct config *c) {
     parse_common(r, c, 0, 0);
     c->qk_norm = QK_NORM_HEAD;
@@ -138,6 +143,23 @@ const struct arch arch_gemma2 = {
                  .is_gelu = true},
     .parse = parse_2,
     .names = {NAMES_ATTENTION("model."), NAMES_NORMS_AROUND("model."), NAMES_DENSE("model.")}};
+static const char *const vault[] = {"vaultgemma", NULL};
+const struct arch arch_vaultgemma = {
+    .model_types = vault,
+    .title = "VaultGemma",
+    .defaults = {.vocab = 256000,
+                 .hidden = 2304,
+                 .layers = 26,
+                 .context = 8192,
+                 .inter = 9216,
+                 .heads = 8,
+                 .kv_heads = 4,
+                 .head_dim = 256,
+                 .tied = true,
+                 .is_gelu = true},
+    .parse = parse_vault,
+    .names = {NAMES_ATTENTION("model."), .attn_norm = "model.layers.%d.input_layernorm",
+              .ffn_norm = "model.layers.%d.pre_feedforward_layernorm", NAMES_DENSE("model.")}};
 const struct arch arch_gemma3_text = {.model_types = text,
                                       .title = "Gemma 3",
                                       .defaults = DEFAULTS,

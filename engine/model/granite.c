@@ -72,7 +72,9 @@ const struct arch arch_hyperclovax = {.model_types = hyperclovax,
                                       .names = {NAMES_GQA("model."), .attn_out_norm = "model.layers.%d.post_norm1",
                                                 .ffn_out_norm = "model.layers.%d.post_norm2", NAMES_DENSE("model.")}};
 
-static const char *const types[] = {"granite", NULL}, *const swa[] = {"granite_swa", NULL};
+static const char *const types[] = {"granite", "granite4_vision_text", "granite_docling_text", NULL}, *const swa[] = {
+                                                                                                          "granite_swa",
+                                                                                                          NULL};
 const struct arch arch_granite = {
     .model_types = types, .title = "Granite", .parse = parse, .names = {NAMES_GQA("model."), NAMES_DENSE("model.")}};
 const struct arch arch_granite_swa = {

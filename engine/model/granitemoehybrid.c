@@ -1,6 +1,7 @@
 /* Granite 4 H: Mamba-2 in most layers, GQA without rotation in the others, stacked experts and a shared FFN, which
  * small models have alone; Granite's factors of the embeddings, the scores, the residual stream and the logits.
- * Reference: transformers, models/granitemoehybrid. */
+ * Bamba: the same without factors and experts, and half of each head rotated. Reference: transformers,
+ * models/granitemoehybrid and models/bamba. */
 #include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/config_common.h"
@@ -59,16 +60,57 @@ static void parse(struct config_reader *r, struct config *c) {
     c->routed_scale = 1;
 }
 
+/* Bamba lists the layers with attention. */
+static void parse_bamba(struct config_reader *r, struct config *c) {
+    const struct json *list = config_get(r, "attn_layer_indices");
+    config_read_dense(r, c);
+    if (config_bool(r, "mlp_bias", false)) config_fail(r, "'mlp_bias' is true: the reference has no such biases");
+    c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", false);
+    c->rope.default_partial_factor = 0.5;
+    config_read_rope(r, c, c->head_dim, 10000);
+    const int rotated = config_int(r, "attn_rotary_emb", c->rope.dim, 1, 1024);
+    if (rotated != c->rope.dim)
+        config_fail(r, "'attn_rotary_emb' is %d; the reference rotates %d", rotated, c->rope.dim);
+    config_ignore(r, "num_logits_to_keep"), config_ignore(r, "z_loss_coefficient"); /* of generating, of training */
+    read_mamba(r, c);
+    for (int i = 0; i < c->n_layers; i++) c->layer[i].mixer = MIXER_MAMBA2;
+    if (list && list->type != JSON_ARRAY) config_fail(r, "'attn_layer_indices' is not a list");
+    for (uint32_t i = 0; list && list->type == JSON_ARRAY && i < list->n; i++) {
+        const int64_t k = json_int(json_at(list, i), -1);
+        if (k < 0 || k >= c->n_layers)
+            config_fail(r, "'attn_layer_indices' names layer %lld of %d", (long long)k, c->n_layers);
+        else c->layer[k].mixer = MIXER_ATTENTION;
+    }
+}
+
 #define L "model.layers.%d."
+#define MAMBA \
+    .mix_in = L "mamba.in_proj", .mix_conv = L "mamba.conv1d", .mix_rate = L "mamba.A_log", \
+    .mix_dt = L "mamba.dt_bias", .mix_skip = L "mamba.D", .mix_norm = L "mamba.norm", .mix_out = L "mamba.out_proj"
+static const char *const bamba[] = {"bamba", NULL};
+const struct arch arch_bamba = {
+    .model_types = bamba,
+    .title = "Bamba",
+    .norm_eps = 1e-5,
+    .parse = parse_bamba,
+    .names = {.embed = "model.embed_tokens",
+              .norm = "model.final_layernorm",
+              .head = "lm_head",
+              NAMES_QKVO("model."),
+              .attn_norm = L "input_layernorm",
+              .ffn_norm = L "pre_ff_layernorm",
+              MAMBA,
+              .dense_gate = L "feed_forward.gate_proj",
+              .dense_up = L "feed_forward.up_proj",
+              .dense_down = L "feed_forward.down_proj"},
+};
 
 static const char *const types[] = {"granitemoehybrid", NULL};
 const struct arch arch_granitemoehybrid = {
     .model_types = types,
     .title = "Granite 4 H",
     .parse = parse,
-    .names = {NAMES_GQA("model."), .mix_in = L "mamba.in_proj", .mix_conv = L "mamba.conv1d",
-              .mix_rate = L "mamba.A_log", .mix_dt = L "mamba.dt_bias", .mix_skip = L "mamba.D",
-              .mix_norm = L "mamba.norm", .mix_out = L "mamba.out_proj", .router = L "block_sparse_moe.router.layer",
+    .names = {NAMES_GQA("model."), MAMBA, .router = L "block_sparse_moe.router.layer",
               .expert_gate = L "block_sparse_moe.input_linear", .expert_up = L "block_sparse_moe.input_linear",
               .expert_down = L "block_sparse_moe.output_linear", .dense_gate = L "shared_mlp.input_linear",
               .dense_up = L "shared_mlp.input_linear", .dense_down = L "shared_mlp.output_linear",

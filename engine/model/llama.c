@@ -1,16 +1,20 @@
-/* Llama 2 and 3, and models of the same architecture (SmolLM2, Yi, IQuest-Coder, InternLM 3, ...): dense GQA. CWM: the
- * same with windows. Arcee (AFM): FFNs of one matrix before squared ReLU. Reference: transformers, models/llama,
- * models/internlm3, models/cwm and models/arcee. */
+/* Llama 2 and 3, and models of the same architecture (SmolLM2, Yi, IQuest-Coder, InternLM 2 and 3, ...): dense GQA.
+ * CWM: the same with windows. Helium: neighbours rotated. Arcee (AFM): FFNs of one matrix before squared ReLU.
+ * Reference: transformers, models/llama, models/internlm3, models/cwm, models/helium and models/arcee; the vendor's
+ * modeling_internlm2.py. */
 #include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/config_common.h"
 #include "engine/model/names.h"
 
-static void parse(struct config_reader *r, struct config *c) {
+static void parse_base(struct config_reader *r, struct config *c, double theta) {
     config_read_dense(r, c);
     c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", false);
     c->dense_bias = config_bool(r, "mlp_bias", false);
-    config_read_rope(r, c, c->head_dim, 10000);
+    config_read_rope(r, c, c->head_dim, theta);
+}
+static void parse(struct config_reader *r, struct config *c) {
+    parse_base(r, c, 10000);
     config_ignore(r, "is_llama_config"), config_ignore(r, "transformers.js_config"); /* SmolLM2 */
 }
 
@@ -28,6 +32,20 @@ static void parse_internlm3(struct config_reader *r, struct config *c) {
     c->qkv_bias = c->o_bias = config_bool(r, config_either(r, "qkv_bias", "attention_bias"), false);
     c->dense_bias = config_bool(r, config_either(r, "bias", "mlp_bias"), false);
     if (c->qkv_bias != c->dense_bias) config_fail(r, "'qkv_bias' and 'bias' differ: the reference has no such model");
+}
+
+/* InternLM 2 and 2.5: q, k and v are one matrix, whose rows are ordered by KV head. */
+static void parse_internlm2(struct config_reader *r, struct config *c) {
+    parse(r, c);
+    c->qkv_bias = c->o_bias = config_bool(r, "bias", false);
+    if (c->qkv_bias) config_fail(r, "'bias' is true: hearth has none for matrices in pieces");
+    c->qkv_pieces = c->n_kv_heads;
+    config_ignore(r, "attn_implementation"), config_ignore(r, "pretraining_tp");
+}
+static void parse_helium(struct config_reader *r, struct config *c) {
+    parse_base(r, c, 100000);
+    c->o_bias = false;
+    c->rope.interleaved = true;
 }
 
 /* CWM: windows in three of four layers. */
@@ -68,7 +86,8 @@ const struct arch arch_exaone = {.model_types = exaone,
                                            .dense_down = H "mlp.c_proj"}};
 
 static const char *const types[] = {"llama", "iquestcoder", NULL}, *const arcee[] = {"arcee", NULL},
-                         *const internlm3[] = {"internlm3", NULL}, *const cwm[] = {"cwm", NULL};
+                         *const internlm3[] = {"internlm3", NULL}, *const cwm[] = {"cwm", NULL},
+                         *const internlm2[] = {"internlm2", NULL}, *const helium[] = {"helium", NULL};
 const struct arch arch_llama = {
     .model_types = types, .title = "Llama", .parse = parse, .names = {NAMES_GQA("model."), NAMES_DENSE("model.")}};
 const struct arch arch_internlm3 = {.model_types = internlm3,
@@ -77,6 +96,30 @@ const struct arch arch_internlm3 = {.model_types = internlm3,
                                     .defaults = {.kv_heads = 2, .head_dim = 128},
                                     .parse = parse_internlm3,
                                     .names = {NAMES_GQA("model."), NAMES_DENSE("model.")}};
+#undef H
+#define L "model.layers.%d."
+const struct arch arch_internlm2 = {.model_types = internlm2,
+                                    .title = "InternLM 2",
+                                    .parse = parse_internlm2,
+                                    .names = {.embed = "model.tok_embeddings",
+                                              .norm = "model.norm",
+                                              .head = "output",
+                                              .attn_norm = L "attention_norm",
+                                              .ffn_norm = L "ffn_norm",
+                                              .q = L "attention.wqkv",
+                                              .k = L "attention.wqkv",
+                                              .v = L "attention.wqkv",
+                                              .o = L "attention.wo",
+                                              .dense_gate = L "feed_forward.w1",
+                                              .dense_up = L "feed_forward.w3",
+                                              .dense_down = L "feed_forward.w2"},
+                                    .layout = {.qkv = true}};
+const struct arch arch_helium = {.model_types = helium,
+                                 .title = "Helium",
+                                 .norm_eps = 1e-8,
+                                 .defaults = {.kv_heads = 20, .head_dim = 128},
+                                 .parse = parse_helium,
+                                 .names = {NAMES_GQA("model."), NAMES_DENSE("model.")}};
 const struct arch arch_cwm = {.model_types = cwm,
                               .title = "CWM",
                               .norm_eps = 1e-5,

@@ -64,6 +64,25 @@ def squared(norm):
     return out | {n.replace(".weight", ".bias"): tensor(n, [H], 0.3) for n in out if "norm" in n}
 
 
+def by_group():
+    """InternLM 2: q, k and v are one matrix, of which each KV head has a piece."""
+    out = checkpoint(names=INTERNLM)
+    for i in range(LAYERS):
+        p = f"model.layers.{i}.attention."
+        kind, _, q = out.pop(p + "q_proj.weight")
+        k, v = (out.pop(f"{p}{x}_proj.weight")[2] for x in "kv")
+        group, each = len(q) // KV, len(k) // KV
+        raw = b"".join(q[j * group:(j + 1) * group] + k[j * each:(j + 1) * each] + v[j * each:(j + 1) * each] for j in range(KV))
+        out[p + "wqkv.weight"] = kind, [(HEADS + 2 * KV) * DIM, H], raw
+    return out
+
+
+def beside(has_biases):
+    """Attention and FFN after one layer norm, whose biases are 0."""
+    out = {n: t for n, t in checkpoint().items() if "post_attention" not in n}
+    return out | {n.replace(".weight", ".bias"): ("F32", [H], bytes(4 * H)) for n in out if "norm" in n and has_biases}
+
+
 def latent():
     """MLA in place of GQA."""
     out = {n: t for n, t in checkpoint().items() if "_proj" not in n or "mlp" in n}
@@ -77,6 +96,9 @@ def latent():
 
 EXAONE = (("embed_tokens", "wte"), ("input_layernorm", "ln_1"), ("post_attention_layernorm", "ln_2"), ("model.norm", "model.ln_f"), ("layers.", "h."), ("self_attn.o_proj", "self_attn.out_proj"),
           ("self_attn", "attn.attention"), ("gate_proj", "c_fc_0"), ("up_proj", "c_fc_1"), ("down_proj", "c_proj"), ("model.", "transformer."))
+INTERNLM = (("embed_tokens", "tok_embeddings"), ("lm_head", "output"), ("input_layernorm", "attention_norm"), ("post_attention_layernorm", "ffn_norm"),
+            ("self_attn.o_proj", "attention.wo"), ("self_attn", "attention"), ("mlp.gate_proj", "feed_forward.w1"), ("mlp.up_proj", "feed_forward.w3"), ("mlp.down_proj", "feed_forward.w2"))
+VAULT = (("post_attention_layernorm", "pre_feedforward_layernorm"),)
 BLOCKS = {"norms": ("post_self_attn_layernorm", "post_mlp_layernorm"), "joined": True, "biases": QKV}
 MROPE = {"mrope_section": [3, 4, 5]}
 
@@ -121,6 +143,16 @@ PAIRS = [
     ("IQuest-Coder as Llama", {"model_type": "iquestcoder"}, {}, {"model_type": "llama"}, {}, {"rope_theta": 500.0}),
     ("InternLM 3 as Llama", {"model_type": "internlm3", "qkv_bias": True, "bias": True}, {"biases": True},
      {"model_type": "llama", "attention_bias": True, "mlp_bias": True}, {"biases": True}, {"rope_theta": 500.0}),
+    ("InternLM 3 as published, up to its trained context", {"model_type": "internlm3", "qkv_bias": False, "bias": False, "rope_scaling": {"factor": 6.0, "rope_type": "dynamic"}}, {},
+     {"model_type": "llama"}, {}, {"rope_theta": 500.0}),
+    ("InternLM 2 as Llama", {"model_type": "internlm2", "bias": False, "rope_scaling": {"factor": 2.0, "type": "dynamic"}}, {"make": by_group}, {"model_type": "llama"}, {},
+     {"rope_theta": 500.0}),
+    ("Helium as ERNIE 4.5", {"model_type": "helium"}, {}, {"model_type": "ernie4_5", "rms_norm_eps": 1e-5}, {}, {"rope_theta": None}),
+    ("VaultGemma as Gemma", {"model_type": "vaultgemma", "hidden_act": None, "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": DIM, "attn_logit_softcapping": None,
+                             "final_logit_softcapping": None, "layer_types": ["full_attention"] * LAYERS}, {"names": VAULT}, {"model_type": "gemma", "hidden_act": "gelu"}, {},
+     {"final_logit_softcapping": 2.0}),
+    ("StableLM with parallel blocks as Cohere", {"model_type": "stablelm", "use_parallel_residual": True, "rope_interleave": True, "partial_rotary_factor": 0.5, "layer_norm_eps": 1e-5}, {"make": beside, "has_biases": True},
+     {"model_type": "cohere", "layer_norm_eps": 1e-5, "partial_rotary_factor": 0.5, "logit_scale": 1.0}, {"make": beside, "has_biases": False}, {"partial_rotary_factor": 0.25}),
     ("InternLM 3 as transformers saves it", {"model_type": "internlm3", "attention_bias": True, "mlp_bias": True}, {"biases": True},
      {"model_type": "llama", "attention_bias": True, "mlp_bias": True}, {"biases": True}, {"rope_theta": 500.0}),
     ("CWM with windows in all layers as Mistral", {"model_type": "cwm", "layer_types": WINDOWS, "sliding_window": 9}, {}, {"model_type": "mistral", "sliding_window": 9}, {},

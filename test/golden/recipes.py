@@ -553,5 +553,45 @@ def minicpm3():
     )
 
 
-FAMILIES = (gemma, glm, jais2, minicpm3, inkling2_loop, inkling2, muse_spark, muse_glimmer, mistral_large4, hy_v4_vl, qwen3_omni_moe, ernie4_5_vl_moe, exaone4, exaone4_5, lfm3, lfm3_vl, youtu, sarvam_mla, nanochat, dots3_note, arcee, beam, cohere, ministral, kolibri1, flex_olmo, granitemoe_swa, granite_swa, flint, lara_mini, aria, aria_text)
+def dense(model, model_type, **more):
+    config = {**BASE, "architectures": [model], "head_dim": 32, "hidden_size": 160, "intermediate_size": 272, "model_type": model_type, "num_attention_heads": 5,
+              "num_key_value_heads": 5, "rms_norm_eps": 1e-6, "rope_scaling": None, "rope_theta": 10000.0}
+    return a.Recipe(model=model, config={**config, **more}, pieces=mf.same_pieces)
+
+
+def helium():
+    return dense("HeliumForCausalLM", "helium", attention_bias=False, mlp_bias=False, rms_norm_eps=1e-8, rope_theta=20000.0)
+
+
+def vaultgemma():
+    return dense("VaultGemmaForCausalLM", "vaultgemma", attn_logit_softcapping=50.0, final_logit_softcapping=30.0, hidden_act=None, hidden_activation="gelu_pytorch_tanh",
+                 hidden_size=144, layer_types=["sliding_attention", "full_attention"] * 2, num_attention_heads=6, num_key_value_heads=2, query_pre_attn_scalar=24,
+                 sliding_window=11, tie_word_embeddings=True)
+
+
+def stablelm():
+    recipe = dense("StableLmForCausalLM", "stablelm", layer_norm_eps=1e-5, num_key_value_heads=1, partial_rotary_factor=0.25, qk_layernorm=False,
+                   use_parallel_residual=False, use_qkv_bias=True)
+    for key in ("head_dim", "rms_norm_eps"):
+        del recipe.config[key]
+    return recipe
+
+
+def stablelm_parallel():
+    recipe = stablelm()
+    recipe.config["use_parallel_residual"] = True
+    return recipe
+
+
+def bamba():
+    recipe = b.granitemoehybrid()
+    config = {k: v for k, v in recipe.config.items() if not re.search("expert|router|multiplier|logits_scaling|shared|layer|position_embedding_type|normalization|mlp_bias", k)}
+    config.update({"architectures": ["BambaForCausalLM"], "attn_layer_indices": [2], "intermediate_size": 272, "model_type": "bamba", "num_hidden_layers": 4,
+                   "num_logits_to_keep": 1, "z_loss_coefficient": 0.0})
+    return dataclasses.replace(recipe, model="BambaForCausalLM", config=config, pieces=mf.same_pieces, also_writes=r"feed_forward\.down_proj",
+                               choice=None,
+                               gains={r"\.[qk]_proj": 1.7, r"down_proj|out_proj|o_proj": 20.0, r"gate_proj|up_proj|in_proj": 1.3})
+
+
+FAMILIES = (helium, vaultgemma, stablelm, stablelm_parallel, bamba, gemma, glm, jais2, minicpm3, inkling2_loop, inkling2, muse_spark, muse_glimmer, mistral_large4, hy_v4_vl, qwen3_omni_moe, ernie4_5_vl_moe, exaone4, exaone4_5, lfm3, lfm3_vl, youtu, sarvam_mla, nanochat, dots3_note, arcee, beam, cohere, ministral, kolibri1, flex_olmo, granitemoe_swa, granite_swa, flint, lara_mini, aria, aria_text)
 mf.RECIPES.update({f.__name__: f for f in FAMILIES})
