@@ -201,6 +201,7 @@ static const struct {
                {"intel/auto-round", QUANT_GPTQ, read_auto_round},
                {"w4afp8", QUANT_W4AFP8, read_w4afp8},
                {"bitsandbytes", QUANT_BITSANDBYTES, read_bitsandbytes},
+               {"torchao", QUANT_FLOAT, NULL},
                /* as other programs call them */
                {"compressed_tensors", QUANT_COMPRESSED, read_compressed},
                {"modelopt_fp4", QUANT_MODELOPT, read_modelopt},

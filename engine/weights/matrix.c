@@ -76,8 +76,9 @@ static struct mat load_plain(const struct matrix_source *src, struct tensor *t) 
     const struct param *p = src->p;
     const int cols = p->slice.total_cols ? p->slice.total_cols : p->cols; /* columns of the stored tensor */
     struct mat m = {.rows = src->rows, .cols = cols, .row_step = 1, .dtype = t->dtype};
-    static const char *const endings[] = {".weight_scale_inv", ".weight_scale", ".scale", ".weight_quantizer.scale",
-                                          ".qscale_weight",    "_scale_inv",    "_scale"};
+    static const char *const endings[] = {
+        ".weight_scale_inv", ".weight_scale",  ".scale",     ".weight_quantizer.scale",
+        ".qscale_weight",    "._weight_scale", "_scale_inv", "_scale"};
     struct tensor *s = NULL;
     if (l->w->files.gguf) s = find_gguf_scale(src, t);
     for (size_t i = 0; i < sizeof endings / sizeof *endings && !s && !l->w->files.gguf; i++)
@@ -115,6 +116,21 @@ static struct mat load_plain(const struct matrix_source *src, struct tensor *t) 
                         "per 16 or 32 columns");
     }
     return m;
+}
+
+/* torchao's tensors of one element per code, as it writes them into safetensors: NAME._weight_qdata and
+ * NAME._weight_scale, one number, one a row, or one for each group of a row's columns. */
+static struct mat load_torchao(const struct matrix_source *src, struct tensor *t) {
+    const struct param *p = src->p;
+    const int cols = p->slice.total_cols ? p->slice.total_cols : p->cols;
+    if (matrix_find(src, "._weight_act_pre_scale"))
+        loader_fail(src->l, t,
+                    "torchao multiplies its input by factors (act_pre_scale), which hearth does not compute");
+    else if ((t->dtype != DT_E4M3 && t->dtype != DT_I8) || !t->ndim || t->shape[t->ndim - 1] != cols)
+        loader_fail(src->l, t,
+                    "of torchao's kinds hearth reads Float8Tensor, Int8Tensor and IntxUnpackedToInt8Tensor: F8_E4M3 or "
+                    "I8 [rows, columns]");
+    return src->l->rc ? (struct mat){0} : load_plain(src, t);
 }
 
 /* Whether the next part of a matrix can follow those before: the same format, and whole blocks of scales. */
@@ -266,7 +282,8 @@ struct mat matrix_load(struct loader *l, const struct param *p, const char *patt
     const struct matrix_source src = {l,     p,      pattern,
                                       layer, expert, p->slice.total_rows ? p->slice.total_rows : p->rows};
     /* static activation scales, used by other engines only */
-    static const char *const unused[] = {".input_scale", ".input_global_scale"};
+    static const char *const unused[] = {".input_scale", ".input_global_scale", "._weight_act_quant_scale",
+                                         "._weight_act_quant_zero_point"};
     struct tensor *t;
     if (l->rc) return m;
     if (p->parts) return load_parts(l, p, pattern, layer);
@@ -279,6 +296,7 @@ struct mat matrix_load(struct loader *l, const struct param *p, const char *patt
     else if (t && (scales = matrix_find(&src, ".SCB"))) m = bitsandbytes_load_bytes(&src, t, scales);
     else if (t) m = load_plain(&src, t);
     else if ((t = matrix_find(&src, "_blocks"))) m = load_mxfp4(&src, t);
+    else if ((t = matrix_find(&src, "._weight_qdata"))) m = load_torchao(&src, t);
     else if ((t = matrix_find(&src, ".weight_packed"))) m = packed_load(&src, t);
     /* only the rows of this parameter */
     else if ((t = matrix_find(&src, ".qweight"))) return packed_load_transposed(&src, t);

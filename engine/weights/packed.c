@@ -43,6 +43,7 @@ static void fold_zeros(struct loader *l, struct mat *m, const struct tensor *sca
 static int zero_i8(const void *ctx, size_t i) { return ((const int8_t *)ctx)[i] + 128; }
 void packed_add_zeros(const struct matrix_source *s, struct mat *m) {
     struct tensor *t = matrix_find(s, ".weight_zero_point");
+    if (!t) t = matrix_find(s, "._weight_zero_point");
     const size_t n = (size_t)((m->rows + m->block_rows - 1) / m->block_rows) * (size_t)m->scale_stride;
     if (!t) return;
     if (t->dtype != DT_I8 || t->size != n || s->p->slice.stacked)

@@ -214,6 +214,21 @@ def fp8(rng, rows, cols, per):
     return out, values
 
 
+def torchao(rng, rows, cols, of, **args):
+    """The same under torchao's names."""
+    stored, values = of(rng, rows, cols, **args)
+    return {"_weight_" + name.removeprefix("weight_").replace("weight", "qdata"): t for name, t in stored.items()}, values
+
+
+def fours_in_bytes(rng, rows, cols, group=32):
+    """Codes of four bits, a byte each, with zero points: torchao's IntxUnpackedToInt8Tensor."""
+    scales, groups = Scales(rng, rows, cols // group, "BF16", 0.02), cols // group
+    codes, zeros = [[rng.randrange(-8, 8) for _ in range(cols)] for _ in range(rows)], [[rng.randrange(-8, 8) for _ in range(groups)] for _ in range(rows)]
+    values = [[(codes[r][c] - zeros[r][c // group]) * scales.value[r][c // group] for c in range(cols)] for r in range(rows)]
+    return {"weight": ("I8", [rows, cols], array.array("b", sum(codes, [])).tobytes()), "weight_scale": scales.tensor(),
+            "weight_zero_point": ("I8", [rows, groups], array.array("b", sum(zeros, [])).tobytes())}, values
+
+
 def mlx(rng, rows, cols, bits, group=32, kind="BF16"):
     """MLX's affine mode: weights are scale * code + bias."""
     codes, scales, _, values = integers(rng, rows, cols, bits, group, kind)
@@ -275,6 +290,8 @@ def quark(dtype, scheme, **more):
             "layer_quant_config": {}, "layer_type_quant_config": {}, "quant_mode": "eager_mode"}
 
 
+TORCHAO = {"quant_method": "torchao", "quant_type": {"default": {"_type": "IntxWeightOnlyConfig", "_version": 2, "_data": {"granularity": {"_type": "PerGroup", "_data": {"group_size": 32}}}}},
+           "modules_to_not_convert": ["lm_head"], "include_input_output_embeddings": False, "quant_type_kwargs": {}, "autoquant_label": None}
 # name: (quantization_config, function, its arguments)
 FORMATS = {
     "int4": (compressed("pack-quantized", 4, strategy="group", group_size=32), pack_quantized, {}),
@@ -319,6 +336,9 @@ FORMATS = {
     "int7 a row": (compressed("pack-quantized", 7, strategy="channel", group_size=None), pack_quantized, {"bits": 7, "group": 1 << 20}),
     "fbgemm_fp8": ({"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0, "modules_to_not_convert": ["lm_head"]}, fp8, {"per": "row"}),
     "nf4": (bitsandbytes(), nf4, {}),
+    "fp8 of torchao": (TORCHAO, torchao, {"of": fp8, "per": "row"}),
+    "int8 of torchao": (TORCHAO, torchao, {"of": int8}),
+    "int4 of torchao": (TORCHAO, torchao, {"of": fours_in_bytes}),
     "int8 of bitsandbytes": (bitsandbytes(load_in_4bit=False, load_in_8bit=True, bnb_4bit_quant_type="fp4"), bytes_by_row, {}),
     "nf4 with plain scales": (bitsandbytes(bnb_4bit_use_double_quant=False), nf4, {"nested": False}),
     "w4afp8": ({"quant_method": "w4afp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128], "group_size": 32}, w4afp8, {}),

@@ -20,6 +20,7 @@ change("nf4-offset", "nested scales of bitsandbytes lack their offset", "e2e_qua
 change("nf4-nibbles", "the first of two NF4 codes is the low nibble", "kcheck_quant", ("base/mat_at.c", "(c % 2 ? 0 : 4) & 15]", "(c % 2 ? 4 : 0) & 15]"))
 change("nf4-blocks", "the scales of NF4 are those of whole blocks only", "e2e_quantized", ("engine/weights/bitsandbytes.c", "i * (size_t)m.block_cols / (size_t)in.block", "i"))
 change("bnb-bytes", "127 codes of bitsandbytes stand for 128/127 of a row's largest", "e2e_quantized", ("engine/weights/bitsandbytes.c", "float_at(largest, i) / 127", "float_at(largest, i) / 128"))
+change("torchao-zeros", "torchao's zero points are left out", "e2e_quantized", ("engine/weights/packed.c", '    if (!t) t = matrix_find(s, "._weight_zero_point");\n', ""))
 change("internlm2-pieces", "InternLM 2's q, k and v are three pieces", "golden_dense_twins", ("engine/model/llama.c", "c->qkv_pieces = c->n_kv_heads;", "c->qkv_pieces = 1;"))
 change("helium-halves", "Helium turns halves of heads", "golden_dense_twins", ("engine/model/llama.c", "    c->rope.interleaved = true;\n}\n\n/* CWM", "    c->rope.interleaved = false;\n}\n\n/* CWM"))
 change("vaultgemma-norms", "VaultGemma has norms after blocks", "golden_dense_twins", ("engine/model/gemma.c", "c->output_norm = OUTPUT_NORM_NONE;", ";"))
