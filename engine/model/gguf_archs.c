@@ -57,6 +57,12 @@ static void derive_seed_oss(struct config_builder *t) {
     gguf_build_attention(t);
     gguf_build_bool(t, "attention_bias", t->facts->qkv_bias);
 }
+/* Earlier ChatGLMs have the same layers and write no size of their heads. */
+static void derive_chatglm(struct config_builder *t) {
+    derive_seed_oss(t);
+    gguf_build_int(t, "head_dim", gguf_build_head_dim(t));
+    gguf_build_bool(t, "rope_interleave", true);
+}
 /* GLM-4.1V has sections of places; llama.cpp turns halves of heads there, and orders the rows of q and k so. */
 static void derive_glm4_dense(struct config_builder *t) {
     const struct json *sections = gguf_build_meta(t, "rope.dimension_sections");
@@ -433,6 +439,8 @@ const struct gguf_arch gguf_archs[] = {
     {"hy_v3", "hy_v3", &standard_names, hy3_keys, derive_hy3, NULL},
     {"qwen2", "qwen2", &standard_names, heads_keys, gguf_build_attention, NULL},
     {"qwen2vl", "qwen2", &standard_names, qwen3vl_keys, gguf_build_attention, NULL},
+    {"internlm2", "llama", &standard_names, heads_keys, put_llama, NULL},
+    {"chatglm", "glm", &standard_names, heads_keys, derive_chatglm, NULL},
     {"exaone", "llama", &standard_names, heads_keys, gguf_build_attention, NULL},
     {"qwen3", "qwen3", &standard_names, heads_keys, gguf_build_attention, NULL},
     {"ernie4_5", "ernie4_5", &standard_names, heads_keys, gguf_build_attention, NULL},

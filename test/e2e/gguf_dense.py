@@ -49,6 +49,27 @@ def llama_dense(fmt):
     return p
 
 
+def internlm2(fmt):
+    p = without_experts("internlm2", fmt, 54, permute=True)
+    p.key(rope__freq_base=1e6)
+    p.config.update(model_type="llama", rope_theta=1e6)
+    return p
+
+
+def chatglm(fmt, fused):
+    """GLM-4-9B as its own code names the tensors, and as transformers does."""
+    p = gate_and_up(without_experts("chatglm", fmt, 55, bias=True), 2)
+    p.key(rope__freq_base=5e4, rope__dimension_count=32)
+    p.config.update(model_type="glm", rope_theta=5e4, attention_bias=True, partial_rotary_factor=0.5, head_dim=64)
+    of = {t[0]: t for t in p.gguf}
+    for i in range(2 if fused else 0):
+        for ending in ("weight", "bias"):
+            parts = [of[f"blk.{i}.attn_{g}.{ending}"] for g in "qkv"]
+            p.gguf = [t for t in p.gguf if t not in parts]
+            p.gguf.append((f"blk.{i}.attn_qkv.{ending}", parts[0][1], [512, *parts[0][2][1:]], b"".join(t[3] for t in parts)))
+    return p
+
+
 def qwen2(fmt):
     p = without_experts("qwen2", fmt, 22, tied=True, bias=True)
     p.key(rope__freq_base=1e6)

