@@ -116,15 +116,29 @@ static void read_awq(struct config_reader *in, struct config *c) {
                   versions, 0);
 }
 
-/* AutoRound: the layout of GPTQ or AWQ by packing_format, mostly symmetric codes. */
+/* AutoRound: the layout of GPTQ or AWQ by packing_format, mostly symmetric codes; floats as compressed-tensors has
+ * them. */
 static void read_auto_round(struct config_reader *in, struct config *c) {
-    enum { GPTQ, GPTQ_V2, PLAIN, AWQ, AWQ_TOO };
-    static const char *const formats[] = {
-        [GPTQ] = "auto_round:auto_gptq", [GPTQ_V2] = "auto_round:gptqmodel", [PLAIN] = "auto_round",
-        [AWQ] = "auto_round:auto_awq",   [AWQ_TOO] = "auto_round:awq",       NULL};
-    static const char *const types[] = {"int", NULL};
+    enum { GPTQ, GPTQ_V2, PLAIN, AWQ, AWQ_TOO, COMPRESSED, FP8, FP8_STATIC };
+    static const char *const formats[] = {[GPTQ] = "auto_round:auto_gptq",
+                                          [GPTQ_V2] = "auto_round:gptqmodel",
+                                          [PLAIN] = "auto_round",
+                                          [AWQ] = "auto_round:auto_awq",
+                                          [AWQ_TOO] = "auto_round:awq",
+                                          [COMPRESSED] = "auto_round:llm_compressor",
+                                          [FP8] = "auto_round:fp8",
+                                          [FP8_STATIC] = "auto_round:fp8_static",
+                                          NULL};
+    static const char *const integers[] = {"int", NULL}, *const floats[] = {
+                                                             "mx_fp",       "nv_fp",  "mx_fp4", "mx_fp8",
+                                                             "mx_fp_rceil", "nv_fp4", "fp",     "nv_fp4_with_static_gs",
+                                                             "fp8",         NULL};
     const int format = config_choice(in, "packing_format", formats, GPTQ);
-    config_choice(in, "data_type", types, 0);
+    config_choice(in, "data_type", format < COMPRESSED ? integers : floats, 0);
+    if (format >= COMPRESSED) {
+        c->quant.method = format == COMPRESSED ? QUANT_COMPRESSED : QUANT_FLOAT;
+        return;
+    }
     if (format == AWQ || format == AWQ_TOO) {
         c->quant.method = QUANT_AWQ;
         read_awq(in, c);

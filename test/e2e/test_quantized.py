@@ -203,7 +203,8 @@ SCHEMES = [
     ("gptq", {"group_size": 0}, ["group_size"]),
     ("awq", {"version": "gemv"}, ["gemv"]),
     ("awq", {"bits": 8}, ["bits", "8"]),
-    ("auto-round", {"packing_format": "auto_round:fp8"}, ["packing_format", "auto_round:fp8"]),
+    ("auto-round", {"packing_format": "auto_round:mlx"}, ["packing_format", "auto_round:mlx"]),
+    ("auto-round", {"packing_format": "auto_round:llm_compressor", "data_type": "mx_int"}, ["data_type", "mx_int"]),
     ("nvfp4", {"quant_algo": "W4A8_AWQ"}, ["W4A8_AWQ"]),
 ]
 
