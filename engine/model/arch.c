@@ -159,6 +159,7 @@ static const struct arch *const table[] = {
     &arch_qwen3_5_text,
     &arch_smollm3,
     &arch_phi3,
+    &arch_phi4mm,
     &arch_gemma,
     &arch_gemma2,
     &arch_vaultgemma,

@@ -77,6 +77,20 @@ def by_group():
     return out
 
 
+def adapted(has_adapters):
+    """Phi-4-multimodal: q, k and v are one matrix; each matrix may have adapters beside it."""
+    out = checkpoint(joined=True)
+    for i in range(LAYERS):
+        p = f"model.layers.{i}.self_attn."
+        parts = [out.pop(f"{p}{x}_proj.weight") for x in "qkv"]
+        out[p + "qkv_proj.weight"] = parts[0][0], [(HEADS + 2 * KV) * DIM, H], b"".join(t[2] for t in parts)
+    if has_adapters:
+        out = {n.replace("_proj.weight", "_proj.base_layer.weight"): t for n, t in out.items()}
+        out |= {n.replace("base_layer", f"lora_{x}.{of}"): tensor(n + x, [4, H], 1) for n in list(out) if "base_layer" in n for x in "AB" for of in ("speech", "vision")}
+        out["model.embed_tokens_extend.image_embed.glb_GN"] = tensor("glb", [1, H], 1)
+    return out
+
+
 def beside(has_biases):
     """Attention and FFN after one layer norm, whose biases are 0."""
     out = {n: t for n, t in checkpoint().items() if "post_attention" not in n}
@@ -147,6 +161,11 @@ PAIRS = [
      {"model_type": "llama"}, {}, {"rope_theta": 500.0}),
     ("InternLM 2 as Llama", {"model_type": "internlm2", "bias": False, "rope_scaling": {"factor": 2.0, "type": "dynamic"}}, {"make": by_group}, {"model_type": "llama"}, {},
      {"rope_theta": 500.0}),
+    ("Phi-4-multimodal as Phi-3", {"model_type": "phi4mm", "speech_lora": {"r": 320}, "vision_lora": {"r": 256}, "embd_layer": {"embedding_cls": "image_audio"}, "img_processor": None,
+                                   "audio_processor": {"name": "cascades"}}, {"make": adapted, "has_adapters": True}, {"model_type": "phi3"}, {"make": adapted, "has_adapters": False},
+     {"rope_theta": 500.0}),
+    ("Phi-4-multimodal as transformers has it", {"model_type": "phi4_multimodal", "vision_config": {"hidden_size": 64}, "audio_config": {"hidden_size": 64}},
+     {"make": adapted, "has_adapters": False}, {"model_type": "phi3"}, {"make": adapted, "has_adapters": False}, {"rope_theta": 500.0}),
     ("Helium as ERNIE 4.5", {"model_type": "helium"}, {}, {"model_type": "ernie4_5", "rms_norm_eps": 1e-5}, {}, {"rope_theta": None}),
     ("VaultGemma as Gemma", {"model_type": "vaultgemma", "hidden_act": None, "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": DIM, "attn_logit_softcapping": None,
                              "final_logit_softcapping": None, "layer_types": ["full_attention"] * LAYERS}, {"names": VAULT}, {"model_type": "gemma", "hidden_act": "gelu"}, {},
