@@ -166,6 +166,8 @@ PAIRS = [
      {"rope_theta": 500.0}),
     ("Phi-4-multimodal as transformers has it", {"model_type": "phi4_multimodal", "vision_config": {"hidden_size": 64}, "audio_config": {"hidden_size": 64}},
      {"make": adapted, "has_adapters": False}, {"model_type": "phi3"}, {"make": adapted, "has_adapters": False}, {"rope_theta": 500.0}),
+    ("Granite 4 Vision as Granite", nested("granite4_vision", "granite4_vision_text", **GRANITE, logits_scaling=2.0), {"names": (("model.", "model.language_model."),)},
+     {"model_type": "granite", **GRANITE, "logits_scaling": 2.0}, {}, nested("granite4_vision", "granite4_vision_text", **GRANITE, logits_scaling=4.0)),
     ("Helium as ERNIE 4.5", {"model_type": "helium"}, {}, {"model_type": "ernie4_5", "rms_norm_eps": 1e-5}, {}, {"rope_theta": None}),
     ("VaultGemma as Gemma", {"model_type": "vaultgemma", "hidden_act": None, "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": DIM, "attn_logit_softcapping": None,
                              "final_logit_softcapping": None, "layer_types": ["full_attention"] * LAYERS}, {"names": VAULT}, {"model_type": "gemma", "hidden_act": "gelu"}, {},
