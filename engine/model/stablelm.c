@@ -1,6 +1,5 @@
 /* StableLM (3B, Zephyr, 2 1.6B): dense GQA with layer norms, a quarter of each head rotated; attention and FFN side by
- * side in some. OLMo 1: layer norms without weights, and q, k and v clamped. Reference: transformers, models/stablelm
- * and models/olmo. */
+ * side in some. Reference: transformers, models/stablelm. */
 #include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/config_common.h"
