@@ -115,6 +115,36 @@ static void test_forms(void **state) {
     }
 }
 
+/* Results in the order of their calls, where nothing else tells them apart. */
+static void test_order_of_results(void **state) {
+#define TWO_ \
+    "{\"role\": \"assistant\", \"tool_calls\": [{\"id\": \"a\", \"function\": {\"name\": \"f\"}}, {\"id\": \"b\", " \
+    "\"function\": {\"name\": \"g\"}}, {\"id\": \"c\", \"function\": {\"name\": \"h\"}}]}"
+#define OF_(id) "{\"role\": \"tool\", \"tool_call_id\": \"" id "\", \"content\": \"" id "\"}"
+    static const char plain[] = EACH_(LOOP_("{{ k.function.name }}")), ids[] = EACH_(LOOP_("<{{ k.id }}>" WHOLE_("k")));
+    static const struct {
+        const char *template, *conv, *want;
+    } cases[] = {
+        {plain, CONV_(USER_("q") ", " TWO_ ", " OF_("c") ", " OF_("a") ", " OF_("b")),
+         "1[user q]fgh[tool a][tool b][tool c]"},
+        {plain, CONV_(USER_("q") ", " TWO_ ", " OF_("b") ", " OF_("?") ", " OF_("a") ", " OF_("c")),
+         "1[user q]fgh[tool a][tool b][tool ?][tool c]"},
+        /* no result passes another message, or one of other calls */
+        {plain, CONV_(USER_("q") ", " TWO_ ", " OF_("c") ", " USER_("r") ", " OF_("b") ", " OF_("a")),
+         "1[user q]fgh[tool c][user r][tool a][tool b]"},
+        {plain, CONV_(USER_("q") ", " OF_("b") ", " TWO_ ", " OF_("c") ", " TWO_ ", " OF_("b") ", " OF_("a")),
+         "1[user q][tool b]fgh[tool c]fgh[tool a][tool b]"},
+        {ids, CONV_(USER_("q") ", " TWO_ ", " OF_("c") ", " OF_("a")),
+         "1[user q]<a>[f {}]<b>[g {}]<c>[h {}][tool c][tool a]"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct text t;
+        prompt_of(cases[i].template, cases[i].conv, &t);
+        if (strcmp(t.data, cases[i].want)) fail_msg("case %zu: %s, not %s", i, t.data, cases[i].want);
+        text_free(&t);
+    }
+}
+
 /* Ids of nine letters or digits, the same for a call and its result; others stay. */
 static void test_form_of_ids(void **state) {
     static const char nine[] = EACH_(LOOP_("{% if k.id | length != 9 %}{{ raise_exception('id') }}{% endif %}<{{ k.id "
@@ -259,6 +289,7 @@ static void test_rounds_of_published_templates(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_forms),
+        cmocka_unit_test(test_order_of_results),
         cmocka_unit_test(test_form_of_ids),
         cmocka_unit_test(test_form_of_roles),
         cmocka_unit_test(test_rounds_of_published_templates),

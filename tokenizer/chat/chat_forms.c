@@ -9,7 +9,7 @@
 /* Owns what chat templates differ in when they read messages. Rendering is in jinja/. */
 
 static const char *const thoughts[] = {"reasoning_content", "reasoning", "thinking"}; /* members that have thinking */
-enum { N_THOUGHTS = sizeof thoughts / sizeof *thoughts, N_ID = 9 };
+enum { N_THOUGHTS = sizeof thoughts / sizeof *thoughts, N_ID = 9, N_ORDERED = 128 };
 
 static int no_memory(struct error *e) { return error_set(e, ERR_MEMORY, "no memory for the chat template"); }
 
@@ -237,6 +237,7 @@ struct fitting { /* messages that are being put into their forms */
     bool begun;                /* past the system prompts at the beginning */
     const struct json *called; /* tool calls of the last answer */
     uint32_t n_results;        /* results of these calls so far */
+    uint32_t order[N_ORDERED]; /* the numbers of their calls */
     uint64_t n_ids;            /* ids made so far */
 };
 
@@ -413,11 +414,37 @@ static int add_answer(struct fitting *t, struct json m, struct error *e) {
     return 0;
 }
 
+/* Returns the number of the call that a result names; that of the result, if it names none. */
+static uint32_t call_of(const struct fitting *t, const struct json *result) {
+    const struct json *id = json_get(result, "tool_call_id");
+    for (uint32_t i = 0; is_text(id) && i < t->called->n; i++) {
+        const struct json *of = json_get(&t->called->items[i], "id");
+        if (is_text(of) && of->n == id->n && !memcmp(of->string, id->string, id->n)) return i;
+    }
+    return t->n_results;
+}
+
+/* Moves the last message, a result, to its place among the results before it: templates without ids tell results apart
+ * by the order of the calls, and clients send them as tools end. */
+static void move_result(struct fitting *t) {
+    uint32_t at = t->n_results;
+    if (!t->called || t->called->n > N_ORDERED || at >= t->called->n || t->forms->uses_ids || t->forms->short_ids)
+        return;
+    struct json *items = t->items + t->n - 1 - at; /* as far as the results follow each other */
+    const struct json m = items[at];
+    const uint32_t call = call_of(t, &m);
+    for (; at && t->order[at - 1] > call && is_role(&items[at - 1], "tool"); at--)
+        items[at] = items[at - 1], t->order[at] = t->order[at - 1];
+    items[at] = m, t->order[at] = call;
+}
+
 static int add_result(struct fitting *t, struct json m, struct error *e) {
-    const struct json *call = t->called ? json_at(t->called, t->n_results++) : NULL;
+    const struct json *call = t->called ? json_at(t->called, t->n_results) : NULL;
     t->begun = true;
     TRY(fit_id(t, &m, "tool_call_id", json_get(call, "id"), e));
     t->items[t->n++] = m;
+    move_result(t);
+    t->n_results++;
     return 0;
 }
 

@@ -36,6 +36,7 @@ int chat_forms_find(const struct chat_forms_source *s, struct chat_forms *out, s
 /* Puts the messages and tools of vars into these forms. Arguments of calls that are no object become one. A system
  * prompt that the template would refuse or drop goes to the first system prompt, if it follows that directly, and else
  * becomes a question. Answers that may not follow each other are joined, and an empty question precedes an answer that
- * may not be the first. *out is in the arena and points into vars. ERR_MEMORY. */
+ * may not be the first. Results get the order of their calls where the template has no ids. *out is in the arena and
+ * points into vars. ERR_MEMORY. */
 int chat_forms_apply(const struct chat_forms *f, const struct json *vars, struct arena *a, struct json *out,
                      struct error *e);
