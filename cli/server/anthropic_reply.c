@@ -16,7 +16,7 @@ static void put_head(struct buf *b, const struct api_answer *a) {
 }
 
 static const char *stop_reason(const struct api_choice *c) {
-    if (api_is_cut(c->turn)) return "max_tokens";
+    if (api_is_cut(c->turn)) return c->turn->reason == DONE_CONTEXT ? "model_context_window_exceeded" : "max_tokens";
     if (c->calls->n) return "tool_use";
     return c->turn->stop_found ? "stop_sequence" : "end_turn";
 }

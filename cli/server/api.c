@@ -2,7 +2,9 @@
 #include "cli/server/api.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include "cli/terminal/out.h"
 
@@ -34,6 +36,15 @@ void api_free(struct api_request *r) {
 }
 
 int api_n_choices(const struct api_request *r) { return r->n * (int)r->n_prompts; }
+
+int api_answer_make_id(struct api_answer *a, struct error *e) {
+    unsigned char id[12];
+    if (getrandom(id, sizeof id, 0) != sizeof id) return error_set(e, ERR_RUNTIME, "cannot get random numbers");
+    const size_t at = (size_t)snprintf(a->id, sizeof a->id, "%s", a->protocol->id_prefix);
+    a->code = a->id + at;
+    for (size_t i = 0; i < sizeof id; i++) snprintf(a->id + at + 2 * i, 3, "%02x", id[i]);
+    return 0;
+}
 
 void api_answer_free(struct api_answer *a) {
     buf_free(&a->text);

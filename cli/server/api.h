@@ -106,6 +106,7 @@ struct api_protocol {
     const char *id_prefix;
     const char *stream_type; /* content type of a stream */
     bool has_comments;       /* lines that begin with a colon are comments of a stream */
+    bool fails_in_stream;    /* a prompt that is too long for a stream fails within it, not by its status */
     const char *still_here;  /* part of a stream that says nothing, sent while the answer is silent; NULL: none */
     /* Parses and validates a request. chat: the template that must know the roles; NULL accepts any. strict: unknown
      * members are refused. ERR_USAGE names the member that is wrong or unsupported; ERR_MEMORY. Call api_free in both
@@ -135,7 +136,8 @@ extern const struct api_protocol openai_chat, openai_text, openai_responses, ant
 /* Sets r to a request without members and parses its JSON text. */
 int api_parse_root(struct api_request *r, const char *body, size_t n, struct json *root, struct error *e);
 void api_free(struct api_request *r);
-int api_n_choices(const struct api_request *r); /* the answers to all prompts, in the order of these */
+int api_n_choices(const struct api_request *r);                /* the answers to all prompts, in the order of these */
+int api_answer_make_id(struct api_answer *a, struct error *e); /* from random numbers, with the protocol's prefix */
 void api_answer_free(struct api_answer *a);
 /* Overrides in s the sampling options that the request sets. choice: each answer has a seed of its own. r must outlive
  * the turn. */

@@ -10,12 +10,14 @@
 
 /* --- objects ---------------------------------------------------------------------------------- */
 
+static const char begins[] = "in_progress", is_whole[] = "completed", is_cut[] = "incomplete"; /* status of an item */
+
 /* Puts an item of the output: thinking or text. s NULL: it begins, and is empty. */
-static void put_item(struct buf *b, const struct api_answer *a, int index, enum output_kind kind, const char *s,
-                     size_t n) {
+static void put_item(struct buf *b, const struct api_answer *a, int index, enum output_kind kind, const char *status,
+                     const char *s, size_t n) {
     const bool thinking = kind == OUTPUT_THINKING;
     buf_fmt(b, "{\"id\": \"%s_%s_%d\", \"type\": \"%s\", \"status\": \"%s\", ", thinking ? "rs" : "msg", a->code, index,
-            thinking ? "reasoning" : "message", s ? "completed" : "in_progress");
+            thinking ? "reasoning" : "message", status);
     buf_str(b, thinking ? "\"summary\": [], \"content\": [" : "\"role\": \"assistant\", \"content\": [");
     if (s) {
         buf_fmt(b, "{\"type\": \"%s\", ", thinking ? "reasoning_text" : "output_text");
@@ -30,12 +32,28 @@ static void put_item(struct buf *b, const struct api_answer *a, int index, enum 
     buf_char(b, '}');
 }
 
-static void put_call(struct buf *b, const struct api_answer *a, int index, const struct tool_call *call, bool begins) {
+/* The status of the last item of an answer. */
+static const char *status_of(const struct turn *t) { return api_is_cut(t) ? is_cut : is_whole; }
+
+/* The status of a call, whose arguments a limit may have cut. */
+static const char *call_status(const struct turn *t, const struct tool_call *call) {
+    struct arena a = {0};
+    struct json root;
+    if (t->running || !api_is_cut(t)) return is_whole;
+    const int rc = json_parse(&a, call->arguments.data ? call->arguments.data : "", call->arguments.len, 0, "arguments",
+                              &root, NULL);
+    arena_free(&a);
+    return rc ? is_cut : is_whole;
+}
+
+static void put_call(struct buf *b, const struct api_answer *a, int index, const struct tool_call *call,
+                     const char *status) {
+    const bool is_empty = status == begins;
     buf_fmt(b, "{\"id\": \"fc_%s_%d\", \"type\": \"function_call\", \"status\": \"%s\", \"call_id\": \"call_%s_%d\", ",
-            a->code, index, begins ? "in_progress" : "completed", a->code, index);
+            a->code, index, status, a->code, index);
     responses_tools_put_name(b, a->request, call);
     buf_str(b, ", ");
-    api_put_text_member(b, "arguments", begins ? "" : call->arguments.data, begins ? 0 : call->arguments.len);
+    api_put_text_member(b, "arguments", is_empty ? "" : call->arguments.data, is_empty ? 0 : call->arguments.len);
     buf_char(b, '}');
 }
 
@@ -91,14 +109,18 @@ void responses_whole(struct buf *b, struct api_answer *a, const struct api_choic
     int index = 0;
     if (!api_calls_are_text(c)) buf_add(&text, t->text.data ? t->text.data : "", t->text.len);
     if (!c->calls->n && t->tool.len) buf_add(&text, t->tool.data, t->tool.len);
-    if (t->thinking.len) put_item(&items, a, index++, OUTPUT_THINKING, t->thinking.data, t->thinking.len);
+    const bool only_thought = !text.len && !c->calls->n && t->thinking.len;
+    if (t->thinking.len)
+        put_item(&items, a, index++, OUTPUT_THINKING, only_thought ? status_of(t) : is_whole, t->thinking.data,
+                 t->thinking.len);
     if (text.len || !c->calls->n) {
         buf_str(&items, index ? ", " : "");
-        put_item(&items, a, index++, OUTPUT_TEXT, text.data ? text.data : "", text.len);
+        put_item(&items, a, index++, OUTPUT_TEXT, c->calls->n ? is_whole : status_of(t), text.data ? text.data : "",
+                 text.len);
     }
     for (size_t i = 0; i < c->calls->n; i++) {
         buf_str(&items, index ? ", " : "");
-        put_call(&items, a, index++, &c->calls->v[i], false);
+        put_call(&items, a, index++, &c->calls->v[i], call_status(t, &c->calls->v[i]));
     }
     put_response(b, a, t, NULL, items.data, items.len);
     buf_char(b, '\n');
@@ -163,7 +185,7 @@ static void finish_item(struct buf *b, struct api_answer *a, struct buf *item) {
     buf_free(item);
 }
 
-static void close_text(struct buf *b, struct api_answer *a) {
+static void close_text(struct buf *b, struct api_answer *a, const char *status) {
     struct buf item = {0};
     if (!a->block_open) return;
     a->block_open = false;
@@ -171,16 +193,16 @@ static void close_text(struct buf *b, struct api_answer *a) {
     api_put_text_member(b, "text", a->text.data, a->text.len);
     buf_str(b, "}\n\n");
     if (a->block == OUTPUT_TEXT) put_part_event(b, a, "response.content_part.done");
-    put_item(&item, a, a->n_blocks - 1, a->block, a->text.data ? a->text.data : "", a->text.len);
+    put_item(&item, a, a->n_blocks - 1, a->block, status, a->text.data ? a->text.data : "", a->text.len);
     finish_item(b, a, &item);
 }
 
 static void open_text(struct buf *b, struct api_answer *a, enum output_kind kind) {
-    close_text(b, a);
+    close_text(b, a, is_whole);
     a->block_open = true, a->block = kind, a->n_blocks++, a->text.len = 0;
     put_item_event(b, a, "response.output_item.added");
     buf_str(b, "\"item\": ");
-    put_item(b, a, a->n_blocks - 1, kind, NULL, 0);
+    put_item(b, a, a->n_blocks - 1, kind, begins, NULL, 0);
     buf_str(b, "}\n\n");
     if (kind == OUTPUT_TEXT) put_part_event(b, a, "response.content_part.added");
 }
@@ -212,17 +234,17 @@ void responses_call(struct buf *b, struct api_answer *a, const struct api_choice
     const struct tool_call *call = piece->call;
     struct buf item = {0};
     if (piece->begins) {
-        close_text(b, a);
+        close_text(b, a, is_whole);
         a->n_blocks++;
         put_item_event(b, a, "response.output_item.added");
         buf_str(b, "\"item\": ");
-        put_call(b, a, a->n_blocks - 1, call, true);
+        put_call(b, a, a->n_blocks - 1, call, begins);
         buf_str(b, "}\n\n");
     }
     if (call->arguments.len > piece->from) put_arguments_event(b, a, call, "delta", "delta", piece->from);
     if (!piece->ends) return;
     put_arguments_event(b, a, call, "done", "arguments", 0);
-    put_call(&item, a, a->n_blocks - 1, call, false);
+    put_call(&item, a, a->n_blocks - 1, call, call_status(c->turn, call));
     finish_item(b, a, &item);
 }
 
@@ -230,7 +252,7 @@ void responses_finish(struct buf *b, struct api_answer *a, const struct api_choi
     const struct turn *t = c->turn;
     if (!c->calls->n && t->tool.len) responses_delta(b, a, c, OUTPUT_TEXT, t->tool.data, t->tool.len, SIZE_MAX);
     else if (!c->calls->n && !t->text.len) open_text(b, a, OUTPUT_TEXT); /* an empty answer is a message, too */
-    close_text(b, a);
+    close_text(b, a, status_of(t));
 }
 
 void responses_end(struct buf *b, struct api_answer *a, const struct api_choice *c, int n) {
@@ -243,11 +265,13 @@ void responses_end(struct buf *b, struct api_answer *a, const struct api_choice 
 /* Both events: some clients know only one, and some read the members of an error within an object. */
 void responses_fail(struct buf *b, struct api_answer *a, int status, const char *code, const char *text) {
     struct buf error = {0};
+    if (!a->n_events) responses_begin(b, a);
     buf_fmt(&error, "\"code\": \"%s\", ", code ? code : "server_error");
     api_put_text_member(&error, "message", text, strlen(text));
     put_event(b, a, "error");
     buf_add(b, error.data, error.len);
-    buf_str(b, ", \"param\": null, \"error\": {\"type\": \"server_error\", \"param\": null, ");
+    buf_fmt(b, ", \"param\": null, \"error\": {\"type\": \"%s\", \"param\": null, ",
+            status < 500 ? "invalid_request_error" : "server_error");
     buf_add(b, error.data, error.len);
     buf_str(b, "}}\n\n");
     put_event(b, a, "response.failed");

@@ -242,6 +242,7 @@ static int parse(struct api_request *r, const char *body, size_t n, const struct
 const struct api_protocol openai_responses = {.id_prefix = "resp_",
                                               .stream_type = "text/event-stream",
                                               .has_comments = true,
+                                              .fails_in_stream = true, /* Codex then shortens the chat */
                                               .still_here = ": still here\n\n",
                                               .parse = parse,
                                               .begin = responses_begin,

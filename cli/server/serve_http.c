@@ -136,7 +136,7 @@ static enum MHD_Result on_answer(struct http_request *x) {
         if (!rc && !serve_enqueue(x, &e)) {
             if (x->request.load_only) return load(x);
             if (x->state == HTTP_REQUEST_REFUSED) return send_error(x, &x->refused);
-            if (x->request.stream && x->state == HTTP_REQUEST_ANSWERING) return start_stream(x);
+            if (x->request.stream && x->state > HTTP_REQUEST_REFUSED) return start_stream(x);
             suspend_until_woken(x);
             return MHD_YES;
         }

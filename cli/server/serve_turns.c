@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -173,16 +172,6 @@ int serve_make_prompt(struct http_request *x, struct error *e) {
     return rc;
 }
 
-/* Makes the id of an answer from random numbers. */
-static int make_id(struct http_request *x, struct error *e) {
-    unsigned char id[12];
-    if (getrandom(id, sizeof id, 0) != sizeof id) return error_set(e, ERR_RUNTIME, "cannot get random numbers");
-    size_t at = (size_t)snprintf(x->answer.id, sizeof x->answer.id, "%s", x->protocol->id_prefix);
-    x->answer.code = x->answer.id + at;
-    for (size_t i = 0; i < sizeof id; i++) snprintf(x->answer.id + at + 2 * i, 3, "%02x", id[i]);
-    return 0;
-}
-
 static uint64_t client_of(const struct http_request *x) {
     const struct json *user = x->request.user;
     return user ? hash64(user->string, user->n, x->client_job) : x->client_job;
@@ -233,9 +222,21 @@ static int check_prompt(const struct http_request *x, const struct prompt *p, st
     return p->ids.n ? check_length(x, p, e) : error_set(e, ERR_USAGE, "messages: the prompt is empty");
 }
 
+static void finish_choice(struct http_choice *c);
+
+/* Makes an answer that has failed already. */
+static int fail_in_stream(struct http_request *x, const struct error *why, struct error *e) {
+    TRY(queue_choices(x, e));
+    x->choices[0].turn.failed = true;
+    x->choices[0].turn.error = *why;
+    finish_choice(&x->choices[0]); /* takes the others out of the queue */
+    return 0;
+}
+
 int serve_enqueue(struct http_request *x, struct error *e) {
     struct server *s = x->server;
     struct app *a = x->model->app;
+    struct error why;
     x->answer.request = &x->request;
     x->answer.protocol = x->protocol;
     x->answer.tokenizer = a->tokenizer;
@@ -256,8 +257,11 @@ int serve_enqueue(struct http_request *x, struct error *e) {
     if (rc || x->request.load_only) return rc;
     rc = check_prompt(x, &x->prompt, e);
     for (uint32_t i = 0; x->more && i + 1 < x->request.n_prompts && !rc; i++) rc = check_prompt(x, &x->more[i], e);
-    if (!rc) rc = make_id(x, e);
-    if (rc) return rc;
+    const bool overflows = rc == ERR_CONTEXT && x->request.stream && x->protocol->fails_in_stream;
+    if (rc && !overflows) return rc;
+    if (overflows) why = *e;
+    TRY(api_answer_make_id(&x->answer, e));
+    if (overflows) return fail_in_stream(x, &why, e);
     x->answer.n_prompt = (int)x->prompt.ids.n;
     x->document_dropped = x->prompt.document_dropped;
     x->prompt.document_dropped = false; /* a note for the client, not for the server's terminal */

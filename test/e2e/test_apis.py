@@ -125,6 +125,8 @@ class Anthropic(Api):
         self.assertEqual((j["usage"]["input_tokens"], j["usage"]["output_tokens"]), (len("1user2think1assistant2"), 28))
         self.assertRegex(j["id"], "^msg_[0-9a-f]{24}$")
         self.assertEqual(self.ask("long", max_tokens=5)["stop_reason"], "max_tokens")
+        full = {"messages": [{"role": "user", "content": "x" * 65400}, {"role": "user", "content": "long"}]}
+        self.assertEqual(self.ask("", **full)["stop_reason"], "model_context_window_exceeded")
         j = self.ask("long", stop_sequences=["zzz", "word3"])
         self.assertEqual((j["stop_reason"], j["stop_sequence"], j["content"][0]["text"]), ("stop_sequence", "word3", "word0 word1 word2 "))
         self.assertEqual(self.ask("hello", path="/v1/messages/count_tokens"), {"input_tokens": len("1user2hello1assistant2")})
@@ -487,12 +489,24 @@ class Responses(Api):
             self.assertEqual(got[-1][1]["response"]["output"][-1]["type"], "message")
         got = events(self.ask("call", stream=True, tools=self.TOOLS))
         self.assertEqual([(o["name"], json.loads(o["arguments"])) for o in got[-1][1]["response"]["output"] if o["type"] == "function_call"], [("weather", {"city": "Bern \U0001f600"}), ("time", {})])
-        self.assertEqual(events(self.ask("long", stream=True, max_output_tokens=4))[-1][0], "response.incomplete")
+        whole = self.ask("think", max_output_tokens=20)
+        got = events(self.ask("think", stream=True, max_output_tokens=20))
+        self.assertEqual((got[-1][0], [i["status"] for i in got[-1][1]["response"]["output"]], [i["status"] for i in whole["output"]]), ("response.incomplete", *[["completed", "incomplete"]] * 2))
+        self.assertEqual([e["item"]["status"] for name, e in got if name.endswith("item.done")], ["completed", "incomplete"])
+        for n, status in ((95, "completed"), (70, "incomplete")):  # within the second call, and within the first
+            got = events(self.ask("call", stream=True, tools=self.TOOLS, max_output_tokens=n))
+            self.assertEqual([i["status"] for i in got[-1][1]["response"]["output"] if i["type"] == "function_call"][0], status)
         got = events(self.ask("fail", stream=True))
         self.assertEqual([name for name, _ in got[-2:]], ["error", "response.failed"])
         why = {"code": "server_error", "message": "layer 3: non-finite logits"}
         self.assertEqual([{k: j[k] for k in why} for j in (got[-2][1], got[-2][1]["error"], got[-1][1]["response"]["error"])], [why] * 3)  # as different clients read it
         self.assertEqual((got[-1][1]["response"]["status"], got[-1][1]["response"]["usage"], [e["sequence_number"] for _, e in got]), ("failed", None, list(range(len(got)))))
+        # Codex shortens a chat after this event, and gives up after status 400
+        self.assertEqual(self.ask("x" * 70000, status=400)["error"]["code"], "context_length_exceeded")
+        got = events(self.ask("x" * 70000, stream=True))
+        self.assertEqual([name for name, _ in got], ["response.created", "response.in_progress", "error", "response.failed"])
+        self.assertEqual((got[3][1]["response"]["error"]["code"], got[2][1]["error"]["type"], [e["sequence_number"] for _, e in got]), ("context_length_exceeded", "invalid_request_error", [0, 1, 2, 3]))
+        self.assertEqual(self.s.request("GET", "/hearth/status")[0], 200)
 
     def test_refused(self):
         for more, word in (({"text": ""}, "input:"), ({"text": [3]}, "input[0]"), ({"text": [{"role": "bot", "content": "x"}]}, "input[0].role"), ({"text": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0]: an image needs a url"),
