@@ -404,6 +404,8 @@ int file_out_open(struct file_out *o, const char *given, unsigned mode, struct e
     return 0;
 }
 
+bool file_lacks_locks(int error) { return error == ENOLCK || error == ENOSYS || error == EOPNOTSUPP; }
+
 int file_sync_dir(int dir) { return !sync_fd(dir) || errno == EINVAL ? 0 : -errno; }
 
 /* A rename or removal is durable only after the directory is synced. Returns 0 or a negative errno. */

@@ -75,6 +75,8 @@ int file_write(const char *path, const void *data, size_t size, struct error *e)
 int file_remove(const char *path, struct error *e);
 /* Makes names in a directory durable. Returns 0, also on file systems that cannot, or a negative errno. */
 int file_sync_dir(int dir);
+/* Whether flock() failed with this errno because the file system has no locks, as Lustre, 9P or NFS may not. */
+bool file_lacks_locks(int error);
 /* Writes all bytes to a descriptor; handles EINTR and short writes. Returns 0 or -errno. */
 int file_write_all(int fd, const void *data, size_t size);
 bool file_exists(const char *path);                 /* a readable regular file, or an embedded one */

@@ -211,6 +211,15 @@ int store_select_model(struct app *a, const char *name, struct error *e) {
 
 /* --- locking ---------------------------------------------------------------------------------- */
 
+/* Without locks the last of two writers wins: each writes a whole conversation. */
+static void note_no_locks(const char *path, int error) {
+    static bool noted;
+    if (!noted)
+        report_note("%.*s: the file system has no locks (%s); do not open a conversation in two hearths at once",
+                    (int)(strrchr(path, '/') - path), path, strerror(error));
+    noted = true;
+}
+
 /* Takes a conversation's lock. ERR_CONTEXT: another process has it; callers turn that into ERR_RUNTIME. Lock files are
  * unlinked while held, so a lock counts only if the file is still the one at the path. */
 static int take_lock(const char *name, int *out, struct error *e) {
@@ -224,6 +233,7 @@ static int take_lock(const char *name, int *out, struct error *e) {
         else fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
         if (fd < 0) return error_set(e, ERR_RUNTIME, "%s: %s", path, strerror(errno));
         if (flock(fd, LOCK_EX | LOCK_NB)) {
+            if (file_lacks_locks(errno)) return note_no_locks(path, errno), *out = fd + 1, 0;
             bool busy = errno == EWOULDBLOCK;
             rc = busy ? error_set(e, ERR_CONTEXT, "the conversation '%s' is open in another hearth process", name)
                       : error_set(e, ERR_RUNTIME, "%s: %s", path, strerror(errno));

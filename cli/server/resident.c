@@ -54,6 +54,11 @@ bool resident_is_alive(const char *path) {
     return alive;
 }
 
+static bool other_is_alive(void) {
+    char path[RESIDENT_PATH];
+    return !resident_path(path, NULL) && resident_is_alive(path);
+}
+
 int resident_claim(int *lock, struct error *e) {
     char path[PATHS_MAX];
     int rc = paths_make(PATHS_RUNTIME, "lock", path, sizeof path, e);
@@ -61,11 +66,12 @@ int resident_claim(int *lock, struct error *e) {
     if (!dir_is_private(path)) return refuse_shared_dir(path, e);
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0) return error_set(e, ERR_RUNTIME, "%.300s: %s", path, error_reason(errno));
-    if (flock(fd, LOCK_EX | LOCK_NB)) {
-        rc = errno == EWOULDBLOCK
+    const int why = flock(fd, LOCK_EX | LOCK_NB) ? errno : 0;
+    if (why && (!file_lacks_locks(why) || other_is_alive())) {
+        rc = why == EWOULDBLOCK || file_lacks_locks(why)
                  ? error_set(e, ERR_RUNTIME,
                              "a resident engine is already running; hearth --status shows it, hearth --stop stops it")
-                 : error_set(e, ERR_RUNTIME, "%.300s: %s", path, strerror(errno));
+                 : error_set(e, ERR_RUNTIME, "%.300s: %s", path, strerror(why));
         close(fd);
         return rc;
     }

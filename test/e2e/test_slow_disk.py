@@ -1,4 +1,4 @@
-"""A disk that does not respond: the chat continues, and no chat is reported as saved, or left, before it is. fsync blocks until a file
+"""A home without locks, and a disk that does not respond: the chat continues, and no chat is reported as saved, or left, before it is. fsync blocks until a file
 exists, so the test depends on order and not on time."""
 import json
 import os
@@ -6,6 +6,7 @@ import signal
 import time
 
 import driver
+import server
 
 MODULE = os.environ["SLOW_SYNC_MODULE"]
 
@@ -124,6 +125,21 @@ class SlowDisk(driver.Case):
         self.assertTrue(t.restored())
         self.assertIsNone(self.saved("one"))
         self.open_gate()
+
+    def test_no_locks(self):
+        """Chats are saved and an engine is shared where the file system has no locks, and a note says what that means."""
+        env = {"LD_PRELOAD": MODULE, "NO_LOCKS": "1"}
+        for option, n in (("--save", 1), ("--resume", 2)):
+            rc, out, err = self.run_bin(option, "one", "-p", "hi", env=env)
+            self.assertEqual((rc, out, self.saved("one")), (0, b"You said: hi\n", ["hi", "You said: hi"] * n))
+            self.assertEqual(err.count("sessions: the file system has no locks (No locks available); do not open a conversation in two hearths at once"), 1, err)
+        self.assertEqual(self.run_bin("--delete", "one", env=env)[0], 0)
+        s = server.Server({**self.env, **env})
+        self.assertIn("already running", self.run_bin("--serve", env=env)[2])
+        self.assertEqual(s.chat("x")[0], 200)
+        s.end()
+        s = server.Server({**self.env, **env})  # a socket that nobody serves is no engine
+        s.end()
 
 
 if __name__ == "__main__":

@@ -37,6 +37,8 @@ change("forms-ids", "ids of calls are as long as clients send them", "unit_forms
 change("forms-result-id", "the result of a call without an id has another id", "unit_forms", ("tokenizer/chat/chat_forms.c", "json_at(t->called, t->n_results)", "json_at(t->called, 0)"))
 change("forms-result-order", "results have the order in which the client sends them", "unit_forms", ("tokenizer/chat/chat_forms.c", "    move_result(t);\n", ""))
 change("forms-result-passes", "a result passes the question before it", "unit_forms", ("tokenizer/chat/chat_forms.c", " && is_role(&items[at - 1], \"tool\"); at--", "; at--"))
+change("no-locks-save", "nothing is saved where the file system has no locks", "e2e_slow_disk", ("cli/saved/store.c", "if (file_lacks_locks(errno)) return note_no_locks(path, errno), *out = fd + 1, 0;", ""))
+change("no-locks-two-engines", "a second engine takes the socket where the file system has no locks", "e2e_slow_disk", ("cli/server/resident.c", "|| other_is_alive())", "|| false)"))
 change("forms-thought", "thinking never reaches templates that call it otherwise", "unit_forms", ("tokenizer/chat/chat_forms.c", "f->thought ? f->thought : thoughts[0]", "thoughts[0]"))
 change("forms-thought-alone", "gpt-oss gets thinking and text beside a call, which it refuses", "unit_forms", ("tokenizer/chat/chat_forms.c", "f->thought_alone = !b.len;", ""))
 change("forms-second-system", "a second system prompt becomes a question", "unit_forms", ("tokenizer/chat/chat_forms.c", "f->hides_second_system && joins", "false"))
