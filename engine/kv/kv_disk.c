@@ -58,7 +58,7 @@ bool kv_disk_is_worth(uint64_t bytes, double seconds, double prompt_s) {
 
 /* A file's name is its key in KEY_DIGITS hexadecimal digits and a suffix. */
 enum { KEY_DIGITS = 16, FILE_NAME_LEN = KEY_DIGITS + 3, FILE_NAME_BYTES = 24 };
-static const char file_suffix[] = ".kv", tombstone_suffix[] = ".no", engines_file[] = ".engines";
+static const char file_suffix[] = ".kv", tombstone_suffix[] = ".no", part_suffix[] = ".pa", engines_file[] = ".engines";
 /* A tombstone is a file without blocks whose size counts the calls of engine_forget() for its key. Rows that were
  * computed at another count are not written. Each open engine holds a shared lock of engines_file. An engine that opens
  * alone deletes the tombstones, since no other has rows in memory that they concern. No clock is compared. */
@@ -190,32 +190,55 @@ static bool is_forgotten(const struct kv_disk *k, const struct write_job *j) {
     return n < 0 || n != j->n_forgotten;
 }
 
+/* A file that is being written: unnamed, so that a crash leaves nothing, or, where the file system has no such files
+ * (NFS, older overlays), named `part` until it is renamed. */
+struct new_file {
+    int fd;
+    bool is_named;
+    char part[FILE_NAME_BYTES];
+};
+
+/* Returns 0 or a negative errno; -EEXIST: another process writes the same file, or has died doing so. */
+static int create_file(const struct kv_disk *k, uint64_t key, struct new_file *f) {
+    f->is_named = false;
+    f->fd = fault_hit(FAULT_OPEN) ? (errno = EIO, -1) : openat(k->dir_fd, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    if (f->fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR)) return f->fd < 0 ? -errno : 0;
+    make_file_name(key, part_suffix, f->part);
+    f->fd = openat(k->dir_fd, f->part, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0600);
+    f->is_named = f->fd >= 0;
+    return f->fd < 0 ? -errno : 0;
+}
+
 /* Under the lock, engine_forget() either sees this file or we see its tombstone. */
-static int link_file(struct kv_disk *k, const struct write_job *j, const char *link, const char *name) {
+static int link_file(struct kv_disk *k, const struct write_job *j, struct new_file *f, const char *name) {
+    char link[40];
     int rc = 0;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", f->fd);
     flock(k->dir_fd, LOCK_SH);
-    if (!is_forgotten(k, j) && linkat(AT_FDCWD, link, k->dir_fd, name, AT_SYMLINK_FOLLOW) && errno != EEXIST)
+    const bool is_wanted = !is_forgotten(k, j);
+    if (is_wanted && f->is_named) {
+        rc = renameat(k->dir_fd, f->part, k->dir_fd, name) ? -errno : 0;
+        f->is_named = rc != 0;
+    } else if (is_wanted && linkat(AT_FDCWD, link, k->dir_fd, name, AT_SYMLINK_FOLLOW) && errno != EEXIST)
         rc = -errno; /* EEXIST: another process has written the same file */
     flock(k->dir_fd, LOCK_UN);
     return rc;
 }
 
-/* Writes to an unnamed file that is linked when complete, so a crash leaves nothing. */
 static int write_kv_file(struct kv_disk *k, const struct write_job *j) {
-    char name[FILE_NAME_BYTES], link[40];
+    char name[FILE_NAME_BYTES];
+    struct new_file f;
     make_file_name(j->head->key, file_suffix, name);
     if (!faccessat(k->dir_fd, name, F_OK, AT_SYMLINK_NOFOLLOW)) return 0;
     if (!evict_files(k, j->head->image_offset + j->head->image_bytes)) return 0;
-    int fd = fault_hit(FAULT_OPEN) ? (errno = EIO, -1) : openat(k->dir_fd, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600),
-        rc;
-    if (fd < 0) return -errno;
-    if (!(rc = write_image(k, j, fd))) {
-        update_last_use(k, fd, (int)j->head->to);
-        snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-        if (fault_hit(FAULT_RENAME)) rc = -EIO;
-        else rc = link_file(k, j, link, name);
+    int rc = create_file(k, j->head->key, &f);
+    if (rc) return rc == -EEXIST ? 0 : rc;
+    if (!(rc = write_image(k, j, f.fd))) {
+        update_last_use(k, f.fd, (int)j->head->to);
+        rc = fault_hit(FAULT_RENAME) ? -EIO : link_file(k, j, &f, name);
     }
-    close(fd);
+    close(f.fd);
+    if (f.is_named) unlinkat(k->dir_fd, f.part, 0);
     return rc;
 }
 
@@ -441,12 +464,13 @@ static int start_writer(struct kv_disk *k) {
     return rc;
 }
 
-/* Deletes tombstones, of which no open engine has rows. */
-static void delete_tombstones(struct kv_disk *k) {
+/* Deletes tombstones, of which no open engine has rows, and what engines that have died were writing. */
+static void delete_rests(struct kv_disk *k) {
     const int fd = openat(k->dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *d = fd < 0 ? NULL : fdopendir(fd);
     for (struct dirent *it; d && (it = readdir(d));)
-        if (strlen(it->d_name) == FILE_NAME_LEN && !strcmp(it->d_name + KEY_DIGITS, tombstone_suffix))
+        if (strlen(it->d_name) == FILE_NAME_LEN &&
+            (!strcmp(it->d_name + KEY_DIGITS, tombstone_suffix) || !strcmp(it->d_name + KEY_DIGITS, part_suffix)))
             unlinkat(k->dir_fd, it->d_name, 0);
     if (d) closedir(d);
     else if (fd >= 0) close(fd);
@@ -457,7 +481,7 @@ static void delete_tombstones(struct kv_disk *k) {
 static int join_engines(struct kv_disk *k) {
     k->engines_fd = openat(k->dir_fd, engines_file, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
     if (k->engines_fd < 0) return -errno;
-    if (!flock(k->engines_fd, LOCK_EX | LOCK_NB)) delete_tombstones(k);
+    if (!flock(k->engines_fd, LOCK_EX | LOCK_NB)) delete_rests(k);
     while (flock(k->engines_fd, LOCK_SH) && errno == EINTR) {
     }
     return 0;

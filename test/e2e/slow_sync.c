@@ -1,6 +1,8 @@
 /* Simulates file systems, for LD_PRELOAD: a slow disk, whose fsync waits until the file that $SLOW_SYNC names exists,
- * and one without locks, if $NO_LOCKS is set. */
+ * and one without locks, if $NO_LOCKS is set, or without unnamed files, if $NO_TMPFILE is. */
 #include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <sys/file.h>
 #include <sys/syscall.h>
@@ -16,5 +18,16 @@ int fsync(int fd) {
 int flock(int fd, int operation) {
     if (!getenv("NO_LOCKS")) return (int)syscall(SYS_flock, fd, operation);
     errno = ENOLCK;
+    return -1;
+}
+
+int openat(int dir, const char *path, int flags, ...) {
+    va_list args;
+    va_start(args, flags);
+    const unsigned mode = flags & O_CREAT || (flags & O_TMPFILE) == O_TMPFILE ? va_arg(args, unsigned) : 0;
+    va_end(args);
+    if ((flags & O_TMPFILE) != O_TMPFILE || !getenv("NO_TMPFILE"))
+        return (int)syscall(SYS_openat, dir, path, flags, mode);
+    errno = EOPNOTSUPP;
     return -1;
 }

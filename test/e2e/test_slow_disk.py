@@ -1,8 +1,9 @@
-"""A home without locks, and a disk that does not respond: the chat continues, and no chat is reported as saved, or left, before it is. fsync blocks until a file
+"""A home without locks or unnamed files, and a disk that does not respond: the chat continues, and no chat is reported as saved, or left, before it is. fsync blocks until a file
 exists, so the test depends on order and not on time."""
 import json
 import os
 import signal
+import subprocess
 import time
 
 import driver
@@ -140,6 +141,21 @@ class SlowDisk(driver.Case):
         s.end()
         s = server.Server({**self.env, **env})  # a socket that nobody serves is no engine
         s.end()
+
+    def test_no_unnamed_files(self):
+        """Where the file system has none, KV files are written under another name, which a later start removes if the engine died."""
+        self.use_ember_as_any_model()
+        env = {**self.env, "LD_PRELOAD": MODULE, "NO_TMPFILE": "1", "HEARTH_LIMITS": "spin=100,keep=1,rows=128,wait=60000"}
+        kv = os.path.join(self.home, ".cache/hearth/kv")
+
+        def ask(rc=0, **more):
+            p = subprocess.run([os.environ["HEARTH_PROGRAM"], "-p", "What is it?", "-n", "4", "--stats"], env={**env, **more}, input=b"the key line " * 150, capture_output=True)
+            self.assertEqual(p.returncode, rc, p.stderr)
+            self.assertNotIn(b"no longer writing", p.stderr)
+            return b"of them cached" in p.stderr, {n[16:] for n in os.listdir(kv)}
+        self.assertEqual(ask(-signal.SIGKILL, HEARTH_FAULT="rename:1!"), (False, {"", ".pa"}))
+        self.assertEqual(ask(), (False, {"", ".kv"}))
+        self.assertEqual(ask(), (True, {"", ".kv"}))
 
 
 if __name__ == "__main__":
