@@ -20,8 +20,8 @@ static int add_eos(struct engine *eng, int64_t id, struct error *e) {
 
 int engine_add_eos(struct engine *eng, int32_t id, struct error *e) { return add_eos(eng, id, e); }
 
-/* Sets the defaults of a model whose generation_config.json is missing or empty: those of its GGUF metadata, or
- * hearth's. Greedy answers repeat themselves, and a second one would be the first. */
+/* Sets the defaults of a model whose generation_config.json is missing or says nothing of sampling: those of its GGUF
+ * metadata, or hearth's. Greedy answers repeat themselves, and a second one would be the first. */
 static void set_defaults(struct engine *eng) {
     const struct gguf_sampling *given = &eng->weights.sampling;
     struct engine_info *f = &eng->info;
@@ -33,6 +33,31 @@ static void set_defaults(struct engine *eng) {
     f->repeat_penalty = given->is_given ? given->repeat_penalty : NAN;
     f->top_k = top_k > 0 && top_k < f->vocab ? (int)top_k : 0;
     f->do_sample = true;
+}
+
+/* Returns a number, or NAN if it is absent or out of range. */
+static double number_in(const struct json *root, const char *key, double least, double most) {
+    const double v = json_num(json_get(root, key), NAN);
+    return v >= least && v <= most ? v : NAN;
+}
+
+/* Reads the vendor's sampling. A file that only lists ids, as Kimi K2's, says nothing of it. A temperature without
+ * do_sample counts, as in other servers; transformers would not sample. */
+static void read_sampling(struct engine *eng, const struct json *root) {
+    struct engine_info *f = &eng->info;
+    const struct json *samples = json_get(root, "do_sample");
+    const int64_t k = json_int(json_get(root, "top_k"), 0);
+    const double temperature = number_in(root, "temperature", 0, 100), top_p = number_in(root, "top_p", 1e-6, 1),
+                 min_p = number_in(root, "min_p", 0, 1), penalty = number_in(root, "repetition_penalty", 1e-3, 100);
+    const bool is_said = samples && samples->type == JSON_BOOL;
+    const bool is_given = is_said || !isnan(temperature) || !isnan(top_p) || !isnan(min_p) || !isnan(penalty) || k > 0;
+    if (!is_given) {
+        set_defaults(eng);
+        return;
+    }
+    f->temperature = temperature, f->top_p = top_p, f->min_p = min_p, f->repeat_penalty = penalty;
+    f->top_k = k > 0 && k < f->vocab ? (int)k : 0;
+    f->do_sample = !is_said || samples->boolean;
 }
 
 int generation_config_read(struct engine *eng, struct error *e) {
@@ -58,13 +83,7 @@ int generation_config_read(struct engine *eng, struct error *e) {
         const struct json *eos = json_get(&root, "eos_token_id");
         for (uint32_t i = 0; !rc && eos && i < (eos->type == JSON_ARRAY ? eos->n : 1); i++)
             rc = add_eos(eng, json_int(eos->type == JSON_ARRAY ? json_at(eos, i) : eos, -1), e);
-        f->temperature = json_num(json_get(&root, "temperature"), NAN);
-        f->top_p = json_num(json_get(&root, "top_p"), NAN);
-        f->min_p = json_num(json_get(&root, "min_p"), NAN);
-        f->repeat_penalty = json_num(json_get(&root, "repetition_penalty"), NAN);
-        int64_t k = json_int(json_get(&root, "top_k"), 0);
-        f->top_k = k > 0 && k < f->vocab ? (int)k : 0;
-        f->do_sample = json_bool(json_get(&root, "do_sample"), false);
+        read_sampling(eng, &root);
     }
     arena_free(&a);
     mem_free(text);

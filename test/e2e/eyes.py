@@ -50,7 +50,7 @@ def make(directory, kind="qwen3_vl", blind=False, processor=None, **changes):
     all_ = {k: v for k, v in tensors(c, kind).items() if not blind or not is_of_tower(k)}
     with open(os.path.join(directory, "model.safetensors"), "wb") as f:
         f.write(tiny.shard_bytes(list(all_.items())))
-    files = {"config.json": c, "preprocessor_config.json": {**KINDS[kind].processor, **(processor or {})}, "tokenizer.json": tokenizer(), "generation_config.json": {"eos_token_id": [1]},
+    files = {"config.json": c, "preprocessor_config.json": {**KINDS[kind].processor, **(processor or {})}, "tokenizer.json": tokenizer(), "generation_config.json": {"eos_token_id": [1], "do_sample": False},
              "tokenizer_config.json": {"bos_token": "<bos>", "eos_token": "<eos>", "chat_template": TEMPLATE}}
     for name, value in files.items():
         with open(os.path.join(directory, name), "w", encoding="utf-8") as f:

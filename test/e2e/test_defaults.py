@@ -1,4 +1,5 @@
 """Whose sampling defaults an answer has: those of generation_config.json, of a GGUF file's metadata, or hearth's."""
+import json
 import os
 import re
 
@@ -40,6 +41,15 @@ class Defaults(driver.ChatCase):
         got = self.shown(d)  # its generation_config.json samples nothing
         self.assertEqual(got["temp"], ("0", "model default"))
         path = os.path.join(d, "generation_config.json")
+        own, vendor = "hearth's default", "model default"
+        ids = {"eos_token_id": 1}
+        for file, want in ((ids, {"temp": ("0.7", own), "top-k": ("40", own)}), ({"temperature": 0.6}, {"temp": ("0.6", vendor), "top-k": ("0", vendor)}), ({"do_sample": True}, {"temp": ("1", vendor)}),
+                           ({"do_sample": False, "temperature": 0.6}, {"temp": ("0", vendor)}), ({"do_sample": None, "temperature": None, "top_k": 0}, {"temp": ("0.7", own)}),
+                           ({"do_sample": True, "temperature": -1, "top_p": 1.5, "min_p": -1, "repetition_penalty": 0}, {"temp": ("1", vendor), "top-p": ("1", vendor), "min-p": ("0", vendor), "repeat-penalty": ("1", vendor)})):
+            with open(path, "w", encoding="utf-8") as f:
+                json.dump({**ids, **file}, f)
+            got = self.shown(d)
+            self.assertEqual({k: got.get(k) for k in want}, want, file)
         open(path, "w").close()
         for _ in range(2):  # empty, then missing
             got = self.shown(d)

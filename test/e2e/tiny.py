@@ -130,6 +130,6 @@ def files(config, seed):
     index = {"metadata": {}, "weight_map": {n: file for file, members in shards.items() for n in members}}
     for name, value in (("config.json", config), ("model.safetensors.index.json", index), ("tokenizer.json", tokenizer()),
                         ("tokenizer_config.json", {"bos_token": "<bos>", "eos_token": "<eos>", "chat_template": "{% for m in messages %}{{ m['content'] }}\n{% endfor %}"}),
-                        ("generation_config.json", {"eos_token_id": [1]})):
+                        ("generation_config.json", {"eos_token_id": [1], "do_sample": False})):
         out[name] = json.dumps(value, ensure_ascii=False).encode()
     return out, all_
