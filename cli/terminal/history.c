@@ -51,7 +51,7 @@ static bool is_valid_utf8(const char *text) {
 }
 
 /* Reads the end of the file, whole lines of at most HISTORY_MAX_BYTES. NULL: not readable. is_long: there is more. */
-static char *read_end(const char *path, bool *is_long) {
+static char *read_end(const char *path, size_t *size, bool *is_long) {
     struct stat st;
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     char *data = NULL;
@@ -64,28 +64,34 @@ static char *read_end(const char *path, bool *is_long) {
             if (k <= 0) break;
             n += (size_t)k;
         }
-        data[n] = 0;
-        const char *const first = strchr(data, '\n');
-        if (first) memmove(data, first + 1, strlen(first + 1) + 1);
+        const char *const first = memchr(data, '\n', n);
+        if (first) n -= (size_t)(first + 1 - data), memmove(data, first + 1, n);
     }
     close(fd);
     if (!*is_long && file_read(path, HISTORY_MAX_BYTES, &data, &n, NULL)) return NULL;
+    *size = n;
     return data;
 }
 
+/* Reads the entries, and writes them again if there are too many, or if a power loss has left zeros or half a line, to
+ * which the next entry would be added. */
 static void read_history(struct history *h) {
-    size_t lines = 0;
-    bool is_long = false;
-    char *const data = read_end(h->path, &is_long);
+    size_t lines = 0, n = 0;
+    bool is_long = false, is_damaged = false;
+    char *const data = read_end(h->path, &n, &is_long);
     if (!data) return;
-    for (char *line = data, *end; *line; line = end + 1, lines++) {
-        if (!(end = strchr(line, '\n'))) break; /* drop an incomplete last line */
+    for (char *line = data, *end; line < data + n; line = end + 1, lines++) {
+        end = memchr(line, '\n', (size_t)(data + n - line));
+        is_damaged |= !end;
+        if (!end) break;
         *end = 0;
+        const bool has_zeros = strlen(line) < (size_t)(end - line);
+        is_damaged |= has_zeros;
         unescape_line(line);
-        if (is_valid_utf8(line)) push_entry(h, line, strlen(line)); /* the editor accepts only valid UTF-8 */
+        if (!has_zeros && is_valid_utf8(line)) push_entry(h, line, strlen(line)); /* the editor takes valid UTF-8 */
     }
     mem_free(data);
-    if (lines <= 2 * HISTORY_MAX && !is_long) return;
+    if (lines <= 2 * HISTORY_MAX && !is_long && !is_damaged) return;
     struct buf b = {0};
     for (size_t i = 0; i < h->n; i++) put_escaped(&b, h->v[i]);
     if (!b.failed) file_write(h->path, b.data, b.len, NULL);

@@ -262,6 +262,20 @@ static void test_long_history(void **state) {
         history_close(&h);
         assert_true(!stat(path, &st) && st.st_size <= HISTORY_MAX_BYTES);
     }
+    /* after a power loss: zeros, or half a line */
+    static const char damaged[][10] = {"a\n\0\0b\nc\n", "a\nc\nhalf"};
+    for (size_t k = 0; k < 2; k++) {
+        f = fopen(path, "w");
+        assert_true(f && fwrite(damaged[k], k ? 8 : 9, 1, f) == 1 && !fclose(f));
+        history_open(&h, true);
+        assert_int_equal(h.n, 2);
+        history_add(&h, "d", 1);
+        history_close(&h);
+        history_open(&h, true);
+        assert_int_equal(h.n, 3);
+        for (size_t i = 0; i < 3; i++) assert_string_equal(h.v[i], ((const char *[]){"a", "c", "d"})[i]);
+        history_close(&h);
+    }
     assert_int_equal(unlink(path), 0);
     snprintf(path, sizeof path, "%s/hearth", dir);
     assert_int_equal(rmdir(path) | rmdir(dir), 0);
