@@ -160,7 +160,7 @@ int api_members_read(struct api_request *r, const struct json *root, const struc
             char name[NAME_SHOWN * 2];
             snprintf(name, sizeof name, "%s%s", t->prefix, m->name);
             TRY(read_member(r, m, name, value, e));
-        } else if (elsewhere && t->other)
+        } else if (elsewhere && t->other && !api_members_empty(value))
             return error_set(e, ERR_USAGE, "%s%.*s: belongs to %s", t->prefix, shown, key->string, t->other);
         else if (strict && !api_members_empty(value) && json_num(value, NAN) != 0)
             return error_set(e, ERR_USAGE, "%s%.*s is not supported: unknown member; without --strict it is ignored",

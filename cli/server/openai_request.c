@@ -150,7 +150,7 @@ static bool has_thought(const struct json *m) {
     return any && json_is(json_get(m, "role"), "assistant");
 }
 
-/* Sets the value of a member of an object that has room for one more. */
+/* Sets the value of a member of an object that has room for it. */
 static void set_member(struct json *object, const char *key, const struct json *value) {
     struct json *all = (struct json *)object->items;
     if (json_get(object, key)) json_set(all, object->n, key, value);
@@ -174,12 +174,32 @@ static int find_content(const struct json *m, const char *where, const struct js
     return *out = &nothing, 0;
 }
 
+/* Takes thinking out of the parts of an answer, as Mistral's clients send it: a text, or parts of text. */
+static int take_thinking(struct api_request *r, const struct json *parts, const char *where, struct json *rest,
+                         struct json *thought, struct error *e) {
+    struct json *list, text;
+    struct buf b = {0};
+    int rc = api_messages_array(r, parts->n, rest, &list, e);
+    rest->n = 0;
+    for (uint32_t i = 0; i < parts->n && !rc; i++) {
+        const struct json *part = &parts->items[i], *given = json_get(part, "thinking");
+        const bool is_thinking = given && json_is(json_get(part, "type"), "thinking");
+        if (!is_thinking) list[rest->n++] = *part;
+        else if (given->type == JSON_STRING) buf_add(&b, given->string, given->n);
+        else if (given->type != JSON_ARRAY)
+            rc = error_set(e, ERR_USAGE, "%s[%u].thinking: must be text or an array of parts", where, i);
+        else if (!(rc = api_messages_join(r, given, "text", "", where, &text, e))) buf_add(&b, text.string, text.n);
+    }
+    if (rc) return buf_free(&b), rc;
+    return api_messages_take(r, &b, thought, e);
+}
+
 static int read_message(struct api_request *r, const struct json *m, uint32_t i, const struct chat_template *chat,
                         struct json *out, struct error *e) {
     static const char *const unsupported[] = {"function_call", "audio"}; /* no template uses these */
     static const char types[] = "text input_text output_text refusal";
     const struct json *role = json_get(m, "role"), *calls = json_get(m, "tool_calls"), *content;
-    struct json joined, kept, *copy;
+    struct json joined, kept, thought = {0}, *copy;
     char where[40];
     snprintf(where, sizeof where, "messages[%u].content", i);
     if (m->type != JSON_OBJECT || !role || role->type != JSON_STRING)
@@ -191,10 +211,14 @@ static int read_message(struct api_request *r, const struct json *m, uint32_t i,
         if (api_members_present(json_get(m, unsupported[k])))
             return error_set(e, ERR_USAGE, "messages[%u].%s is not supported", i, unsupported[k]);
     TRY(check_role(chat, role, i, &role, e));
-    if (!(copy = json_members(&r->arena, m, 1))) return error_set(e, ERR_MEMORY, "no memory");
+    if (!(copy = json_members(&r->arena, m, 2))) return error_set(e, ERR_MEMORY, "no memory");
     *out = (struct json){.type = JSON_OBJECT, .n = m->n, .items = copy};
     json_set(copy, m->n, "role", role);
     if (content && json_is(role, "system")) kept = api_messages_without_headers(content), content = &kept;
+    if (content && content->type == JSON_ARRAY && json_is(role, "assistant")) {
+        TRY(take_thinking(r, content, where, &kept, &thought, e));
+        content = &kept;
+    }
     if (content && content->type == JSON_ARRAY) {
         TRY(json_is(role, "user") || json_is(role, "tool")
                 ? api_images_join(r, content, types, where, &joined, e)
@@ -202,6 +226,7 @@ static int read_message(struct api_request *r, const struct json *m, uint32_t i,
         content = &joined;
     }
     if (content) set_member(out, "content", content);
+    if (thought.n && !has_thought(m)) set_member(out, "reasoning_content", &thought);
     return 0;
 }
 

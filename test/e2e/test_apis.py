@@ -329,6 +329,8 @@ class Ollama(Api):
             j = self.post("/api/chat", body if isinstance(body, str) else {"messages": [{"role": "user", "content": "x"}], **body}, 400)
             self.assertEqual(list(j), ["error"])
             self.assertIn(word, j["error"])
+        empty = {"raw": False, "suffix": "", "images": [], "system": None}  # clients that have one class for both requests
+        self.assertEqual(self.post("/api/chat", {"messages": [{"role": "user", "content": "x"}], "stream": False, **empty})["done"], True)
         self.assertIn("template is not supported", self.post("/api/generate", {"prompt": "x", "template": "y"}, 400)["error"])
         self.assertIn("no embedding head", self.post("/api/embed", {"input": "x"}, 400)["error"])
         self.assertIn("no embedding head", self.post("/v1/embeddings", {"input": "x"}, 400)["error"]["message"])
@@ -447,6 +449,12 @@ class Responses(Api):
                  {"role": "user", "content": "d"}, {"role": "assistant", "content": "e"}, {"role": "user", "content": "prompt"}]
         said = self.ask(items, tools=self.TOOLS)["output"][0]["content"][0]["text"]
         self.assertEqual(said, "[user]a[assistant](one)b[tool]noon[assistant](two!?)[tool]noon[tool]noon[assistant]c[user]d[assistant]e[user]prompt[assistant]")
+        # Mistral's clients send it among the parts of the content
+        for parts, want in (([{"type": "thinking", "thinking": "why"}, {"type": "text", "text": "b"}], "(why)b"), ([{"type": "thinking", "thinking": [{"type": "text", "text": "w"}, {"type": "text", "text": "hy"}]}], "(why)")):
+            chat = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": parts, "reasoning_content": None}, {"role": "user", "content": "prompt"}]}
+            self.assertEqual(self.post("/v1/chat/completions", chat)["choices"][0]["message"]["content"], f"[user]a[assistant]{want}[user]prompt[assistant]")
+        parts[0]["thinking"] = 3
+        self.assertIn("messages[1].content[0].thinking: must be text", self.post("/v1/chat/completions", chat, 400)["error"]["message"])
         self.assertIn("input[1].content[0]: image is not supported", self.ask([items[0], thought("x", kind="image")], status=400)["error"]["message"])
 
     def test_sealed_reasoning(self):

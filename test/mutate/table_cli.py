@@ -153,6 +153,8 @@ change("responses-overflow", "Codex reads status 400 for a prompt that is too lo
 change("responses-cut", "an item that a limit cut is complete", "e2e_apis", ("cli/server/responses_reply.c", "return api_is_cut(t) ? is_cut : is_whole;", "return is_whole;"))
 change("responses-cut-call", "a call whose arguments a limit cut is complete", "e2e_apis", ("cli/server/responses_reply.c", "return rc ? is_cut : is_whole;", "return is_whole;"))
 change("anthropic-context", "an answer that the context cut asks for more tokens", "e2e_apis", ("cli/server/anthropic_reply.c", "c->turn->reason == DONE_CONTEXT ?", "false ?"))
+change("members-empty", "an empty member that belongs to another form of the request is refused", "e2e_apis", ("cli/server/api_members.c", "t->other && !api_members_empty(value)", "t->other"))
+change("thinking-parts", "thinking among the parts of an answer is lost", "e2e_apis", ("cli/server/openai_request.c", "if (thought.n && !has_thought(m))", "if (0)"))
 change("responses-failed", "a response that failed in a stream is in progress", "e2e_apis", ("cli/server/responses_reply.c", "error ? \"failed\"", "0 ? \"failed\""))
 change("responses-sealed", "/v1/responses reads the summary of thinking where its own encrypted_content is", "e2e_apis", ("cli/server/responses_request.c", "if (!text.n && !api_members_empty(content))", "if (!api_members_empty(content))"))
 change("responses-sealed-store", "/v1/responses sends encrypted_content only to who names it", "e2e_apis", ("cli/server/responses_seal.c", "return named || r->no_disk_cache;", "return named;"))
