@@ -255,8 +255,15 @@ static enum MHD_Result on_health(struct http_request *x) {
     buf_str(&b, x->server->stopping ? "{\"status\": \"stopping\"}\n" : "{\"status\": \"ok\"}\n");
     return send_reply(x, x->server->stopping ? 503 : 200, &b);
 }
+/* What Ollama's clients ask for first, to learn whether the server is there. */
+static enum MHD_Result say_running(struct http_request *x) {
+    struct buf b = {0};
+    buf_str(&b, "hearth is running\n");
+    x->content_type = "text/plain; charset=utf-8";
+    return send_reply(x, 200, &b);
+}
 /* The page loads nothing from elsewhere, and no other page may frame it. */
-static enum MHD_Result on_page(struct http_request *x) {
+static enum MHD_Result on_root(struct http_request *x) {
     static const char *const heads[][2] = {
         {MHD_HTTP_HEADER_CONTENT_TYPE, "text/html; charset=utf-8"},
         {"Content-Security-Policy", "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
@@ -266,6 +273,7 @@ static enum MHD_Result on_page(struct http_request *x) {
         {MHD_HTTP_HEADER_CACHE_CONTROL, "no-cache"}};
     const char *text;
     size_t n;
+    if (!x->server->app->opts.v[OPT_PAGE].on) return say_running(x);
     serve_page_get(&text, &n);
     struct MHD_Response *r = mhd.create_response_from_buffer(n, (void *)text, MHD_RESPMEM_PERSISTENT);
     if (!r) return MHD_NO;
@@ -330,7 +338,7 @@ static const struct route {
               {"/hearth/status", "GET", on_status, &openai_chat},
               {"/hearth/tokens", "POST", on_tokens, &openai_chat, .has_model = true},
               {"/hearth/experts", "GET", on_experts, &openai_chat},
-              {"/", "GET", on_page, &openai_chat},
+              {"/", "GET", on_root, &openai_chat},
               {"/hearth/stop", "POST", on_stop, &openai_chat, .local_only = true},
               {"/health", "GET", on_health, &openai_chat},
               {"/metrics", "GET", on_metrics, &openai_chat},
@@ -352,7 +360,7 @@ static bool route_matches(const struct route *r, struct server *s, const char *u
     const size_t n = strlen(r->path);
     const char *rest = after_path(r->path, url);
     if (!rest) return false;
-    if (n == 1) return s->app->opts.v[OPT_PAGE].on && !*rest;
+    if (n == 1) return !*rest;
     if (r->path[n - 1] != '/') return !rest[strspn(rest, "/")];
     return (*model = serve_model_find(s, rest, strlen(rest)));
 }
@@ -500,7 +508,7 @@ enum MHD_Result serve_request(void *server, struct MHD_Connection *c, const char
             return send_reply(x, x->status, &x->refusal);
         }
         if (x->over_share) set_refusal(x, 503, NULL, "too many connections from this client");
-        else if (x->local || !strcmp(url, "/health") || (route && route->fn == on_page) || check_key(x))
+        else if (x->local || !strcmp(url, "/health") || (route && route->fn == on_root) || check_key(x))
             set_route(x, route, url, method);
         const char *coding = mhd.lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_ENCODING);
         if (!x->status && coding && strcasecmp(coding, "identity"))

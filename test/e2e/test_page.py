@@ -106,8 +106,10 @@ class Page(server.Case):
 
     def test_asked_for(self):
         s = self.serve("--listen", "127.0.0.1:0")
-        self.assertEqual(self.get(s.url[:-2])[0], 401)
-        self.assertEqual(self.get(s.url[:-2], key=s.key)[0], 404)
+        for method, text in (("GET", "hearth is running\n"), ("HEAD", "")):  # as Ollama's clients ask before all else
+            status, headers, got = self.get(s.url[:-2], method=method)
+            self.assertEqual((status, headers["Content-Type"], got), (200, "text/plain; charset=utf-8", text))
+        self.assertEqual(self.get(s.url[:-2] + "x")[0], 401)
         self.assertIn("--page needs --listen", self.run_bin("--serve", "--page")[2])
 
     def test_experts(self):

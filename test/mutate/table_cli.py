@@ -399,7 +399,7 @@ change("models-memory", "a model that finds no memory beside others fails", "e2e
 change("models-keep", "keep_alive of a request is ignored", "e2e_models_served", ("cli/server/serve_model.c", "x->request.has_keep ? x->request.keep_s : x->server->keep_s", "x->server->keep_s"))
 change("models-stop", "a model that is being opened delays the end of the server", "e2e_models_served", ("cli/turn/engine_client_local.c", "return a->stop_opening && atomic_load(a->stop_opening);", "return 0;"))
 change("models-fail", "requests for a model that does not open wait for ever", "e2e_models_served", ("cli/server/serve_models.c", "        wake_readers(s, m);\n        serve_fail_waiting(s, m, &m->error);", ""))
-change("page-unasked", "the page is served without --page", "e2e_page", ("cli/server/serve_http.c", "if (n == 1) return s->app->opts.v[OPT_PAGE].on && !*rest;", "if (n == 1) return !*rest;"))
+change("page-unasked", "the page is served without --page", "e2e_page", ("cli/server/serve_http.c", "if (!x->server->app->opts.v[OPT_PAGE].on) return say_running(x);", ""))
 change("page-policy", "the page may load what it likes", "e2e_page", ("cli/server/serve_http.c", "default-src 'none'; script-src", "default-src *; script-src"))
 change("page-experts", "a question for the experts waits for an answer", "e2e_page", ("cli/server/serve_page.c", "if (s->sessions[i].choice && s->sessions[i].client->app == model->app)", "if (0)"))
 change("serve-any-key", "X-Api-Key is not compared", "e2e_serve_place", ("cli/server/serve_http.c", "(api_key && same_key(api_key, x->server->key))) {", "api_key) {"))
