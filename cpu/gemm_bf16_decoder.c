@@ -4,8 +4,8 @@
  * An AMX pair is two neighbouring columns, and gemm_amx.c expects 0-7, 16-23, 32-39 and 48-55 of 64 in the first of two
  * tiles. Every format is unpacked to bytes in column order, 64 at a time, in two to five instructions. Then:
  *
- * Four bits: the sixteen possible weights of a block are computed once per 32 columns, as BF16; two unpacks and two
- * word look-ups do the rest.
+ * Four bits: the sixteen possible weights of a block are computed once per 32 columns, or 16, as BF16; two unpacks and
+ * two word look-ups do the rest.
  *
  * Five, six and eight bits: a byte look-up moves the codes of two lanes to the upper ends of dwords, where a conversion
  * and a multiplication by the scale yield floats; two such vectors become one of BF16.
@@ -93,6 +93,53 @@ PLANES(e2m1) {
         put_four(head + c, REST(c), codes_pairs(p, n - c), _mm512_mul_ps(all, _mm512_set1_ps(s[i])),
                  _mm512_mul_ps(all, _mm512_set1_ps(s[i + (n - c > 32)])));
     }
+}
+
+PLANES(i4) {
+    const uint8_t *p = ROW_AT(i4);
+    const __m512 all = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    float s[8];
+    int8_t zero[8] = {8, 8, 8, 8, 8, 8, 8, 8};
+    if (has_halves_32(w)) _mm256_storeu_ps(s, halves_32(w, r, c0, n));
+    else scales_beside(s, zero, w, r, c0, n);
+    for (int c = 0, i = 0; c < n; c += 64, i += 2, p += 32) {
+        ask(p, 32, ahead);
+        put_four(head + c, REST(c), codes_pairs(p, n - c),
+                 _mm512_mul_ps(_mm512_sub_ps(all, _mm512_set1_ps(zero[i])), _mm512_set1_ps(s[i])),
+                 _mm512_mul_ps(_mm512_sub_ps(all, _mm512_set1_ps(zero[i + 1])), _mm512_set1_ps(s[i + 1])));
+    }
+}
+
+/* 64 columns of FP4 with a scale for each 16. */
+INLINE void put_fp4_sixteens(uint16_t *head, uint16_t *rest, __m512i codes, const float *scale) {
+    const __m512i group = _mm512_setr_epi64(0, 0, 0x1010101010101010, 0x1010101010101010, 0x2020202020202020,
+                                            0x2020202020202020, 0x3030303030303030, 0x3030303030303030);
+    const __m512 all = values(mat_mxfp4);
+    const __m512i at = _mm512_ternarylogic_epi32(codes, _mm512_set1_epi8(15), group, 0xea); /* (codes & 15) | group */
+    const __m512i low = _mm512_unpacklo_epi8(at, at), high = _mm512_unpackhi_epi8(at, at);
+    __m512 v[4];
+    EACH (int i = 0; i < 4; i++) v[i] = _mm512_mul_ps(all, _mm512_set1_ps(scale[i]));
+    const __m512i a = (__m512i)_mm512_cvtne2ps_pbh(v[1], v[0]), b = (__m512i)_mm512_cvtne2ps_pbh(v[3], v[2]);
+    _mm512_store_si512(head, _mm512_permutex2var_epi16(a, low, b));
+    _mm512_store_si512(head + 32, _mm512_permutex2var_epi16(a, high, b));
+    if (!rest) return;
+    const __m512i c = over(v[0], v[1], a), d = over(v[2], v[3], b);
+    _mm512_store_si512(rest, _mm512_permutex2var_epi16(c, low, d));
+    _mm512_store_si512(rest + 32, _mm512_permutex2var_epi16(c, high, d));
+}
+PLANES(fp4_beside) {
+    const uint8_t *p = ROW_AT(e2m1);
+    float s[16];
+    _mm512_storeu_ps(s, sixteens_beside(w, r, c0, n));
+    for (int c = 0; c < n; c += 64, p += 32)
+        ask(p, 32, ahead), put_fp4_sixteens(head + c, REST(c), codes_pairs(p, n - c), s + c / 16);
+}
+PLANES(nvfp4) {
+    const uint8_t *p = ROW_AT(nvfp4);
+    float s[16];
+    _mm512_storeu_ps(s, sixteens_before(p, w, r, n));
+    for (int c = 0; c < n; c += 64, p += FORMAT_BYTES(nvfp4))
+        ask(p, FORMAT_BYTES(nvfp4), ahead), put_fp4_sixteens(head + c, REST(c), codes_sixteens(p), s + c / 16);
 }
 
 PLANES(q4_k) {
@@ -296,9 +343,12 @@ struct gemm_bf16_decoder gemm_bf16_decoder_for(const struct mat *w) {
                                                   ROW(q4_k), ROW(q5_k), ROW(q6_k),   ROW(iq4_xs), ROW(q4_1),
                                                   ROW(q5_0), ROW(q5_1), ROW(q2_k),   ROW(q3_k),   ROW(tq2_0)};
 #undef ROW
+    static const bf16_decode_fn beside[DT_COUNT] = {
+        [DT_I4] = planes_i4, [DT_E2M1] = planes_fp4_beside, [DT_NVFP4] = planes_nvfp4};
     const struct int8_decoder codes = gemm_int8_decoder_for(w);
     if (!codes.rows) return (struct gemm_bf16_decoder){0};
     const bool powers = w->dtype == DT_MXFP4 || (w->dtype == DT_E2M1 && w->scale_dtype == DT_E8M0);
+    if (beside[w->dtype] && !powers) return (struct gemm_bf16_decoder){beside[w->dtype], false};
     if (rows[w->dtype] && (!w->scale || powers)) return (struct gemm_bf16_decoder){rows[w->dtype], powers};
     return (struct gemm_bf16_decoder){codes.has_off ? NULL : planes_of_codes, false};
 }

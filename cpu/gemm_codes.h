@@ -120,6 +120,48 @@ INLINE __m256 halves_8(__m128i h, bool is_f16) {
     return is_f16 ? _mm256_cvtph_ps(h) : _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
 }
 
+/* --- Scales beside four-bit codes, or before 64 of them --------------------------------------- */
+
+/* Scales and zero points beside the weights. Past the end of the row, the last ones again. */
+INLINE void scales_beside(float *scale, int8_t *zero, const struct mat *w, int r, int c0, int n) {
+    struct scale_walk k = scale_walk_begin(w, r, c0);
+    for (int c = 0; c < 256; c += 32) {
+        if (c && c < n) scale_walk_next(&k);
+        scale[c / 32] = k.scale, zero[c / 32] = (int8_t)k.zero;
+    }
+}
+/* Those of F16 or BF16 for 32 columns. */
+INLINE bool has_halves_32(const struct mat *w) {
+    return w->block_cols == 32 && (w->scale_dtype == DT_BF16 || w->scale_dtype == DT_F16);
+}
+INLINE __m256 halves_32(const struct mat *w, int r, int c0, int n) {
+    const uint16_t *at = (const uint16_t *)w->scale + scale_row(w, r) + (size_t)c0 / 32;
+    return halves_8(_mm_maskz_loadu_epi16(n >= 256 ? 0xff : (__mmask8)((1u << (n + 31) / 32) - 1), at),
+                    w->scale_dtype == DT_F16);
+}
+/* E4M3 for 16 columns of FP4, of whose values twice are multiplied. */
+INLINE __m512 sixteens_beside(const struct mat *w, int r, int c0, int n) {
+    const uint8_t *at = (const uint8_t *)w->scale + scale_row(w, r) + (size_t)c0 / 16;
+    const __m128i s = _mm_maskz_loadu_epi8(n >= 256 ? 0xffff : (__mmask16)((1u << (n + 15) / 16) - 1), at);
+    return _mm512_mul_ps(e4m3_scales(s), _mm512_set1_ps(E4M3_AS_F16 / 2 * w->scale_gain));
+}
+/* GGUF's NVFP4 at p: four of them (nvfp4_scale) before 64 codes, 16 for each, the first eight in low nibbles; the
+ * factor of a row may lie beside the weights. */
+INLINE __m512 sixteens_before(const uint8_t *p, const struct mat *w, int r, int n) {
+    const float gain = w->scale ? E4M3_AS_F16 / 2 * scale_load(w, scale_row(w, r)) : E4M3_AS_F16 / 2;
+    uint32_t all[4] = {0};
+    for (int c = 0; c < n; c += 64, p += FORMAT_BYTES(nvfp4)) memcpy(all + c / 64, p, sizeof *all);
+    const __m128i s = _mm_and_si128(_mm_loadu_si128((const __m128i *)(const void *)all), _mm_set1_epi8(0x7f));
+    const __m128i good = _mm_andnot_si128(_mm_cmpeq_epi8(s, _mm_set1_epi8(0x7f)), s);
+    return _mm512_mul_ps(e4m3_scales(good), _mm512_set1_ps(gain));
+}
+/* The upper four bits of some are others'. */
+INLINE __m512i codes_sixteens(const uint8_t *p) {
+    const __m512i twice = _mm512_setr_epi64(0, 0, 1, 1, 2, 2, 3, 3), by = _mm512_setr_epi64(0, 4, 0, 4, 0, 4, 0, 4);
+    const __m512i bytes = _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *)(const void *)(p + 4)));
+    return _mm512_srlv_epi64(_mm512_permutexvar_epi64(twice, bytes), by);
+}
+
 /* Fifth bits, one of each column, above four bits; two blocks. */
 INLINE __m512i fifth_bits(__m512i four, const uint8_t *p, const uint8_t *q) {
     uint32_t a, b;

@@ -58,40 +58,18 @@ CODES(q5_1) {
 }
 CODES(e2m1) { /* values are doubled */
     const uint8_t *at = (const uint8_t *)w->scale + scale_row(w, r) + (size_t)(c0 / w->block_cols);
-    if (w->scale_dtype == DT_E4M3) { /* one for each 16 columns */
-        const __m128i s = _mm_maskz_loadu_epi8(n >= 256 ? 0xffff : (__mmask16)((1u << (n + 15) / 16) - 1), at);
-        _mm512_storeu_ps(scale, _mm512_mul_ps(e4m3_scales(s), _mm512_set1_ps(E4M3_AS_F16 / 2 * w->scale_gain)));
-    } else _mm256_storeu_ps(scale, _mm256_mul_ps(powers(exponents(at, 1, n)), _mm256_set1_ps(0.5f)));
+    if (w->scale_dtype == DT_E4M3) _mm512_storeu_ps(scale, sixteens_beside(w, r, c0, n));
+    else _mm256_storeu_ps(scale, _mm256_mul_ps(powers(exponents(at, 1, n)), _mm256_set1_ps(0.5f)));
     for (int c = 0; c < n; c += 64, p += 32) ask(p, 32, ahead), put(code + c, valued(codes_pairs(p, n - c), mat_mxfp4));
 }
-/* Four scales (nvfp4_scale) before 64 codes, 16 for each, the first eight in low nibbles; the factor of a row may lie
- * beside the weights. */
 CODES(nvfp4) {
-    const float gain = w->scale ? E4M3_AS_F16 / 2 * scale_load(w, scale_row(w, r)) : E4M3_AS_F16 / 2;
-    const __m512i twice = _mm512_setr_epi64(0, 0, 1, 1, 2, 2, 3, 3), by = _mm512_setr_epi64(0, 4, 0, 4, 0, 4, 0, 4);
-    uint32_t all[4] = {0};
-    for (int c = 0; ask(p, FORMAT_BYTES(nvfp4), ahead), c < n; c += 64, p += FORMAT_BYTES(nvfp4)) {
-        const __m512i bytes = _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *)(const void *)(p + 4)));
-        memcpy(all + c / 64, p, sizeof *all);
-        put(code + c, valued(nibbles(_mm512_srlv_epi64(_mm512_permutexvar_epi64(twice, bytes), by)), mat_mxfp4));
-    }
-    const __m128i s = _mm_and_si128(_mm_loadu_si128((const __m128i *)(const void *)all), _mm_set1_epi8(0x7f));
-    const __m128i good = _mm_andnot_si128(_mm_cmpeq_epi8(s, _mm_set1_epi8(0x7f)), s);
-    _mm512_storeu_ps(scale, _mm512_mul_ps(e4m3_scales(good), _mm512_set1_ps(gain)));
-}
-/* Scales and zero points beside the weights. Past the end of the row, the last ones again. */
-INLINE void scales_beside(float *scale, int8_t *zero, const struct mat *w, int r, int c0, int n) {
-    struct scale_walk k = scale_walk_begin(w, r, c0);
-    for (int c = 0; c < 256; c += 32) {
-        if (c && c < n) scale_walk_next(&k);
-        scale[c / 32] = k.scale, zero[c / 32] = (int8_t)k.zero;
-    }
+    _mm512_storeu_ps(scale, sixteens_before(p, w, r, n));
+    for (int c = 0; ask(p, FORMAT_BYTES(nvfp4), ahead), c < n; c += 64, p += FORMAT_BYTES(nvfp4))
+        put(code + c, valued(nibbles(codes_sixteens(p)), mat_mxfp4));
 }
 CODES(i4) {
-    if (w->block_cols == 32 && (w->scale_dtype == DT_BF16 || w->scale_dtype == DT_F16)) {
-        const uint16_t *at = (const uint16_t *)w->scale + scale_row(w, r) + (size_t)c0 / 32;
-        const __m128i h = _mm_maskz_loadu_epi16(n >= 256 ? 0xff : (__mmask8)((1u << (n + 31) / 32) - 1), at);
-        _mm256_storeu_ps(scale, halves_8(h, w->scale_dtype == DT_F16));
+    if (has_halves_32(w)) {
+        _mm256_storeu_ps(scale, halves_32(w, r, c0, n));
         for (int c = 0; c < n; c += 64, p += 32)
             ask(p, 32, ahead), put(code + c, minus(nibbles(codes_pairs(p, n - c)), 8));
         return;
