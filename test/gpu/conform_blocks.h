@@ -179,7 +179,8 @@ static void int4_experts(struct expert *out, int count, int hidden, int inter) {
             int rows = shape[i][0], cols = shape[i][1], groups = (cols + 127) / 128;
             for (int k = 0; k < rows * groups * 64; k++) p[at[i] + (size_t)k] = (uint8_t)rnd();
             for (int k = 0; k < rows * groups; k++)
-                ((uint16_t *)(p + at[3 + i]))[k] = f32_to_bf16(0.02f + fabsf(rnd_float()) * 0.02f);
+                ((uint16_t *)(p + at[3 + i]))[k] =
+                    f32_to_bf16((0.02f + fabsf(rnd_float()) * 0.02f) * (k % 3 == 1 ? -1 : 1));
             m[i] = (struct mat){p + at[i], p + at[3 + i], (size_t)groups * 64, rows, cols, 1, 128, groups, 0, 1,
                                 DT_INT4,   DT_BF16};
         }

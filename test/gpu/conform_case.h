@@ -12,6 +12,7 @@
 #include "cpu/pool.h"
 #include "gpu/gpu.h"
 #include "gpu/op.h"
+#include "test/gpu/conform_bytes.h"
 
 /* Host buffers of a case, each with a mirror on the device. Pointers in the operation's arguments point into them. */
 enum { MAX_BUFS = 80 };
@@ -124,7 +125,7 @@ static struct mat matrix(int rows, int cols, enum dtype t, int br, int bc) {
         m.scale_stride = (cols + bc - 1) / bc;
         size_t n = (size_t)m.scale_stride * (size_t)((rows + br - 1) / br);
         float *s = floats(n, 'c');
-        for (size_t i = 0; i < n; i++) s[i] = 0.01f + fabsf(s[i]) * 0.02f;
+        for (size_t i = 0; i < n; i++) s[i] = (0.01f + fabsf(s[i]) * 0.02f) * (i % 3 == 1 ? -1 : 1);
         m.scale = s;
     }
     return m;
@@ -253,16 +254,12 @@ static void bufs_free(void) {
     n_bufs = 0;
 }
 
-/* Runs `a` on the device and compares everything with what `reference` has left in the host buffers. */
-/* An emulated device computes as a CPU does: with AVX2 weights of up to six bits are multiplied with bytes, at most
- * half a step of 1 / 127 of the largest of 32 off; through an expert's three products a few times as much. */
-static double tol_of(const char *name, enum op_code code) {
-    static const enum dtype bytes[] = {DT_Q2_K, DT_Q3_K, DT_Q4_K, DT_Q5_K, DT_Q6_K,
-                                       DT_Q4_0, DT_Q4_1, DT_Q5_0, DT_Q5_1, DT_MXFP4};
-    for (size_t i = 0; i < sizeof bytes / sizeof *bytes && spec.is_emulated; i++)
-        if (strstr(name, dtype_name(bytes[i]))) return fmax(tol, code == OP_LINEAR ? 1e-2 : 5e-2);
-    return tol;
+/* Bytes' error is a few times as much through an expert's three products. */
+static double tol_of(enum op_code code, const union op_args *a) {
+    const enum cpu_level level = spec.level ? (enum cpu_level)(spec.level - 1) : cpu_level_best();
+    return spec.is_emulated && takes_bytes(level, code, a) ? fmax(tol, code == OP_LINEAR ? 1e-2 : 5e-2) : tol;
 }
+/* Runs `a` on the device and compares everything with what `reference` has left in the host buffers. */
 static void check(const char *name, enum op_code code, const union op_args *a,
                   void (*reference)(const union op_args *)) {
     struct error e = {0};
@@ -320,7 +317,7 @@ static void check(const char *name, enum op_code code, const union op_args *a,
         }
     }
     bufs_free();
-    ok = ok && worst <= tol_of(name, code);
+    ok = ok && worst <= tol_of(code, a);
     ran++;
     failures += !ok;
     printf("%-44s %s  worst %.2g", name, ok ? "ok" : "FAIL", worst);

@@ -114,11 +114,13 @@ static __attribute__((unused)) struct mat make(const struct shape *s) {
         uint8_t *q = guarded(each * (size_t)count);
         for (int i = 0; i < count; i++) {
             float v = ldexpf(s->powers ? 1 : 1 + fabsf(uniform()), (int)(rnd() % 9) - 8);
+            if (rnd() % 4 == 0) v = -v;
             uint16_t h;
             if (s->scale_dtype == DT_F32) memcpy(q + 4 * i, &v, 4);
             if (s->scale_dtype == DT_BF16) h = f32_to_bf16(v), memcpy(q + 2 * i, &h, 2);
             if (s->scale_dtype == DT_F16) h = f32_to_f16(v), memcpy(q + 2 * i, &h, 2);
-            if (s->scale_dtype == DT_E4M3) q[i] = (uint8_t)(rnd() % 0x7f); /* subnormal ones too */
+            if (s->scale_dtype == DT_E4M3)
+                q[i] = (uint8_t)(rnd() % 0x7f | (rnd() % 8 ? 0 : 0x80)); /* subnormal ones too */
             uint32_t packed;
             if (s->scale_dtype == DT_F32Z)
                 scale_with_zero(bf16_to_f32(f32_to_bf16(v)), (int)(rnd() % (s->dtype == DT_I4 ? 17 : 256)), &packed),
