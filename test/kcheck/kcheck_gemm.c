@@ -230,40 +230,56 @@ static void check_rounded(const struct gemm *g, const struct shape *s) {
     drop();
 }
 
-/* The largest 32-bit integer sums: every weight of a K block at the extreme, x close to twice a power of two; and
- * non-finite values. */
+/* Codes at an end of their range: the most negative weights, or all bits set (FP4: the largest number). */
+static void fill_codes(const struct mat *w, bool ones) {
+    const size_t bytes = dtype_bytes(w->dtype, 256), block = dtype_bytes(w->dtype, 1);
+    uint8_t *p = (uint8_t *)w->data, *end = p + (size_t)w->rows * w->stride;
+    for (uint8_t *b = p; b < end && ones; b += block) {
+        const size_t head = w->dtype == DT_NVFP4 ? 4 : w->dtype == DT_MXFP4 ? 1 : 0; /* scales stay */
+        uint8_t before[256];
+        memcpy(before, b, block);
+        memset(b + head, head ? 0x77 : 0xff, block - head);
+        for (size_t k = 0; k < sizeof halves_inside / sizeof *halves_inside; k++)
+            if (halves_inside[k].dtype == w->dtype)
+                memcpy(b + halves_inside[k].scale, before + halves_inside[k].scale, 2),
+                    memcpy(b + halves_inside[k].min, before + halves_inside[k].min, 2);
+    }
+    for (; p < end && !ones; p += bytes) {
+        if (w->dtype == DT_Q4_K || w->dtype == DT_Q5_K) memset(p + 4, 0xff, bytes - 4);
+        if (w->dtype == DT_Q6_K) memset(p, 0, 192), memset(p + 192, 0x80, 16);
+        if (w->dtype == DT_IQ4_XS) memset(p + 2, 0, bytes - 2);
+        for (size_t b = 0; w->dtype == DT_Q8_0 && b < bytes; b += 34) memset(p + b + 2, 0x80, 32);
+    }
+}
+/* The largest integer sums: every weight at the extreme, x close to twice a power of two; and non-finite values. */
 static void check_extremes(const struct gemm *g) {
-    enum { ROWS = 9, COLS = 512, N = 5 };
-    static const uint8_t formats[] = {DT_Q4_K, DT_Q5_K, DT_Q6_K,  DT_IQ4_XS, DT_Q8_0, DT_Q5_0,
-                                      DT_Q5_1, DT_Q4_0, DT_MXFP4, DT_Q2_K,   DT_Q3_K};
-    for (size_t f = 0; f < sizeof formats; f++) {
-        struct shape s = {ROWS, COLS, 1, 0, formats[f], 0, 0, 1};
+    enum { ROWS = 9, COLS = 512, N = 5, FEW = 2 };
+    static const uint8_t formats[] = {DT_Q4_K, DT_Q5_K, DT_Q6_K,  DT_IQ4_XS, DT_Q8_0, DT_Q5_0,   DT_Q5_1,
+                                      DT_Q4_0, DT_Q4_1, DT_MXFP4, DT_NVFP4,  DT_Q2_K, DT_IQ4_NL, DT_Q3_K};
+    for (size_t f = 0; f < 2 * sizeof formats; f++) {
+        struct shape s = {ROWS, COLS, 1, 0, formats[f / 2], 0, 0, 1};
         struct mat w = make(&s);
         if (g->supports && !g->supports(&w, MANY)) {
             drop();
             continue;
         }
-        begin(g, &w, N, ", extremes");
-        const size_t bytes = dtype_bytes(s.dtype, 256);
+        fill_codes(&w, f % 2);
         float *x = guarded(sizeof *x * N * COLS), y[N * ROWS];
-        for (uint8_t *p = (uint8_t *)w.data; p < (uint8_t *)w.data + ROWS * w.stride; p += bytes) {
-            if (s.dtype == DT_Q4_K || s.dtype == DT_Q5_K) memset(p + 4, 0xff, bytes - 4);
-            if (s.dtype == DT_Q6_K) memset(p, 0, 192), memset(p + 192, 0x80, 16);
-            if (s.dtype == DT_IQ4_XS) memset(p + 2, 0, bytes - 2);
-            for (size_t b = 0; s.dtype == DT_Q8_0 && b < bytes; b += 34) memset(p + b + 2, 0x80, 32);
-        }
         for (int i = 0; i < N * COLS; i++) x[i] = i / COLS % 2 ? -1.9921f : 1.9921f;
-        product(g, &w, x, NULL, COLS, N, 0, ROWS, 1, 1, y, ROWS, false);
-        for (int t = 0; t < N; t++)
-            for (int r = 0; r < ROWS; r++) {
-                double want = 0, size = 0;
-                for (int c = 0; c < COLS; c++)
-                    want += (double)mat_at(&w, r, c) * x[t * COLS + c],
-                        size += fabs((double)mat_at(&w, r, c) * x[t * COLS + c]);
-                /* all |x| are equal */
-                if (!(fabs(y[t * ROWS + r] - want) <= size * 0x1p-14))
-                    mismatch("sum", t, r, y[t * ROWS + r], want, size * 0x1p-14);
-            }
+        for (int n = FEW; n <= N; n += N - FEW) {
+            begin(g, &w, n, f % 2 ? ", all bits" : ", extremes");
+            product(g, &w, x, NULL, COLS, n, 0, ROWS, 1, 1, y, ROWS, false);
+            for (int t = 0; t < n; t++)
+                for (int r = 0; r < ROWS; r++) {
+                    double want = 0, size = 0;
+                    for (int c = 0; c < COLS; c++)
+                        want += (double)mat_at(&w, r, c) * x[t * COLS + c],
+                            size += fabs((double)mat_at(&w, r, c) * x[t * COLS + c]);
+                    /* all |x| are equal */
+                    if (!(fabs(y[t * ROWS + r] - want) <= size * 0x1p-14))
+                        mismatch("sum", t, r, y[t * ROWS + r], want, size * 0x1p-14);
+                }
+        }
         x[2 * COLS + 300] = NAN, x[3 * COLS + 7] = -INFINITY;
         product(g, &w, x, NULL, COLS, N, 0, ROWS, 1, 1, y, ROWS, false);
         for (int t = 0; t < N; t++)
@@ -352,6 +368,9 @@ int main(void) {
         {34, 544, 1, 128, DT_I4, DT_F32Z, 0, 1},
         {33, 544, 1, 128, DT_I8, DT_BF16, 0, 1},
         {35, 333, 1, 1 << 20, DT_I8, DT_F32, 3, 2},
+        {33, 544, 1, 544, DT_I8, DT_F16, 3, 2},
+        {17, 96, 40, 1 << 20, DT_I8, DT_F32, 0, 1},
+        {20, 288, 1, 333, DT_I4, DT_F32, 5, 3},
         {34, 416, 1, 96, DT_I4, DT_F32, 0, 1},
         {41, 1120, 1, 0, DT_Q8_0, 0, 0, 1},
         {33, 96, 1, 0, DT_Q8_0, 0, 0, 1},

@@ -40,6 +40,8 @@ change("bytes-narrow", "AVX2 bytes: Q2_K's second minima are forgotten", "kcheck
 change("bytes-fifth", "AVX2 bytes, few tokens: the second half's fifth bits are those of the first", "kcheck_gemm", ("cpu/int8_rows_avx2.h", "fifth_bits(p - 20, q - 20, 16 * i)", "fifth_bits(p - 20, q - 20, 0)"))
 change("bytes-behind", "AVX2 bytes, many tokens: reads past a row's last block", "kcheck_gemm", ("cpu/gemm_int8_avx2.c", "w->cols - c < BLOCK) copy_edge", "w->cols - c < 0) copy_edge"))
 change("bytes-overflow", "AVX2 bytes: sums of FP4 values overflow words", "kcheck_gemm", ("cpu/int8_rows_avx2.h", "return 4; /* 24 */", "return 8; /* 24 */"))
+change("bytes-most", "AVX2 bytes: sums of Q6_K's largest codes overflow words", "kcheck_gemm", ("cpu/int8_rows_avx2.h", "return 2; /* 63 * 127 * 2 each */", "return 4;"))
+change("int4-sign", "products with INT4 lose the signs of scales", "kcheck_quant", ("cpu/int4_inner.h", "out[i] = scale_load(w, at + (size_t)i) * x[i];", "out[i] = __builtin_fabsf(scale_load(w, at + (size_t)i)) * x[i];"))
 change("bytes-finite", "AVX2 bytes: what is not finite in x is hidden", "kcheck_gemm", ("cpu/gemm_int8_avx2.c", "vset1(NAN)", "vzero()"))
 change("bytes-rest", "AVX2 bytes, few tokens: rows that are no multiple of eight are left out", "kcheck_gemm", ("cpu/gemm_int8_avx2.c", "if (ends < r1) few(", "if (ends > r1) few("))
 change("bytes-wide", "AVX2: wide products take bytes", "kcheck_ops", ("cpu/gemm.c", "!wide && gemm_int8_avx2.supports", "gemm_int8_avx2.supports"))
