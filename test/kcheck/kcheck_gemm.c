@@ -317,14 +317,17 @@ static void check_neighbours(const struct gemm *g) {
 static void check_small_batches(void) {
     static const struct shape shapes[] = {{32, 256, 1, 32, DT_I4, DT_BF16, 0, 1},
                                           {32, 256, 1, 128, DT_I4, DT_F32Z, 0, 1},
-                                          {32, 256, 1, 32, DT_E2M1, DT_E8M0, 0, 1}};
+                                          {32, 256, 1, 32, DT_E2M1, DT_E8M0, 0, 1},
+                                          {32, 256, 1, 16, DT_E2M1, DT_E4M3, 0, 1}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         struct mat w = make(&shapes[i]);
         begin_case("kernel of %s in small and large batches", dtype_name(w.dtype));
         for (int l = CPU_AVX2; l <= CPU_AVX512; l++) {
-            const struct gemm *few = gemm_for_weights((enum cpu_level)l, 4, BATCH_INVARIANT_ROWS, false, &w),
-                              *many = gemm_for_weights((enum cpu_level)l, 100, 100, false, &w);
-            CHECK(!few || !few->is_int8);
+            const struct gemm *many = gemm_for_weights((enum cpu_level)l, 100, 100, false, &w);
+            for (int n = 1; n <= BATCH_INVARIANT_ROWS; n++) {
+                const struct gemm *few = gemm_for_weights((enum cpu_level)l, n, BATCH_INVARIANT_ROWS, false, &w);
+                CHECK(!few || !few->is_int8);
+            }
             CHECK((l == CPU_AVX512 && !gemm_has(&gemm_int8)) || (many && many->is_int8));
         }
         drop();
