@@ -117,7 +117,7 @@ INLINE __m256i sums_of(const struct int8_x *x, int k) {
     memcpy(&two, x->sum16[k], sizeof two);
     return _mm256_set1_epi32(two);
 }
-/* has_halves: the products of the first or last 16 columns of part k. */
+/* has_halves: scales the sum of the first or last 16 columns of part k. */
 INLINE V half_part(__m256i dot, const struct scales *s, const int k, const int last, const struct int8_x *x,
                    const int dtype) {
     const __m256i bias = _mm256_set1_epi32(last ? -bias_of(dtype) * 0x10000 : -bias_of(dtype) & 0xffff);
@@ -271,6 +271,11 @@ typedef void (*few_fn)(float (*out)[ROWS], const struct mat *w, int r, int gap, 
 
 /* --- Many tokens ------------------------------------------------------------------------------ */
 
+/* Stores part k of a panel; v: its codes, a vector per row. */
+INLINE void put_part(struct panel *to, const int k, __m256i v[ROWS]) {
+    transpose_8(v);
+    EACH (int j = 0; j < ROWS; j++) _mm256_store_si256((__m256i *)(void *)to->code[8 * k + j], v[j]);
+}
 /* Panels of rows [r, r + 8 n): 256 columns from c on. Prefetches `ahead` bytes further. */
 INLINE void decode(struct panel *to, int n, const struct mat *w, int r, int last, int c, ptrdiff_t ahead,
                    const int dtype) {
@@ -289,12 +294,11 @@ INLINE void decode(struct panel *to, int n, const struct mat *w, int r, int last
         EACH (int k = 0; k < PARTS; k++) {
             __m256i v[ROWS];
             EACH (int row = 0; row < ROWS; row++) v[row] = codes_of(p[row], k, dtype);
-            transpose_8(v);
-            EACH (int j = 0; j < ROWS; j++) _mm256_store_si256((__m256i *)(void *)to->code[8 * k + j], v[j]);
+            put_part(to, k, v);
         }
     }
 }
-/* The same of formats that become small integers first. */
+/* Does the same for formats that are unpacked to small integers first. */
 typedef SMALL_CODES_FN((*small_fn));
 INLINE void decode_small(struct panel *to, int n, const struct mat *w, int r, int last, int c, ptrdiff_t ahead,
                          const small_fn unpack, const int dtype) {
@@ -315,12 +319,11 @@ INLINE void decode_small(struct panel *to, int n, const struct mat *w, int r, in
             __m256i v[ROWS];
             EACH (int j = 0; j < ROWS; j++)
                 v[j] = _mm256_add_epi8(load_v(row[j].code + 32 * k), _mm256_set1_epi8((char)bias_of(dtype)));
-            transpose_8(v);
-            EACH (int j = 0; j < ROWS; j++) _mm256_store_si256((__m256i *)(void *)to->code[8 * k + j], v[j]);
+            put_part(to, k, v);
         }
     }
 }
-/* The same of codes with scales beside them, as those of a block format. */
+/* Does the same for codes with scales beside them; they are stored like a block format's. */
 INLINE void decode_beside(struct panel *to, int n, const struct mat *w, int r, int last, int c, ptrdiff_t ahead,
                           const int dtype, const bool blocks) {
     const int bytes = beside_bytes(BLOCK, dtype, blocks);
@@ -338,8 +341,7 @@ INLINE void decode_beside(struct panel *to, int n, const struct mat *w, int r, i
             __m256i v[ROWS];
             EACH (int row = 0; row < ROWS; row++)
                 v[row] = k < parts ? beside_codes(p[row], k, dtype, blocks) : _mm256_setzero_si256();
-            transpose_8(v);
-            EACH (int j = 0; j < ROWS; j++) _mm256_store_si256((__m256i *)(void *)to->code[8 * k + j], v[j]);
+            put_part(to, k, v);
         }
     }
 }
@@ -448,8 +450,8 @@ enum { LEAST = 8 };
 FORMATS_INT8_AVX2(FUNCTIONS)
 FORMATS_INT8_AVX2(PRODUCTS)
 PRODUCTS(nvfp4)
-PRODUCTS(iq1_s) /* of all FORMATS_SMALL_15 */
-PRODUCTS(iq2_xs)
+PRODUCTS(iq1_s)  /* all formats in FORMATS_SMALL_15 use these */
+PRODUCTS(iq2_xs) /* and FORMATS_SMALL_62 these */
 #define SMALL(name) \
     static void decode_##name(struct panel *to, int n, const struct mat *w, int r, int last, int c, ptrdiff_t ahead) { \
         decode_small(to, n, w, r, last, c, ahead, small_codes_##name, FORMAT_DTYPE(name)); \

@@ -34,10 +34,10 @@ struct scales {
 #define FORMATS_INT8_AVX2(X) \
     X(q2_k) X(q3_k) X(q4_k) X(q5_k) X(q6_k) X(q4_0) X(q4_1) X(q5_0) X(q5_1) X(mxfp4) X(q8_0) X(iq4_nl) X(iq4_xs)
 
-/* Those that become small integers first, of at most 15 and 62, for many tokens only. */
+/* Formats that are unpacked to small integers first, at most 15 or 62 in magnitude; only for many tokens. */
 #define FORMATS_SMALL_15(X) X(iq1_s) X(iq1_m) X(iq3_s) X(tq1_0) X(tq2_0) X(q1_0) X(q2_0)
 #define FORMATS_SMALL_62(X) X(iq2_xxs) X(iq2_xs) X(iq2_s) X(iq3_xxs)
-/* What makes small integers unsigned codes; else 0. */
+/* Added to small integers to make them unsigned codes; 0 for other formats. */
 INLINE int small_bias(int dtype) {
     switch (dtype) {
 #define CASE(name) case FORMAT_DTYPE(name):
@@ -72,7 +72,7 @@ INLINE int bias_of(int dtype) {
     case DT_Q6_K: return 32;
     case DT_Q5_0: return 16;
     case DT_NVFP4:
-    case DT_MXFP4: return 12; /* of the doubled values */
+    case DT_MXFP4: return 12; /* the values are doubled */
     case DT_Q4_0: return 8;
     case DT_Q3_K: return 4;
     default: return is_small(dtype) ? small_bias(dtype) : HAS_VNNI && is_wide(dtype) ? 128 : 0;
@@ -106,7 +106,7 @@ INLINE __m256i fp4_values(__m256i codes) { /* doubled, plus the bias */
     const __m128i values = _mm_add_epi8(load_16((const uint8_t *)mat_mxfp4), _mm_set1_epi8(12));
     return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(values), codes);
 }
-/* Of signed bytes. */
+/* Turns signed bytes into the codes that the products take. */
 INLINE __m256i wide_codes(__m256i v) { return HAS_VNNI ? _mm256_xor_si256(v, _mm256_set1_epi8((char)128)) : v; }
 INLINE __m256i iq4_values(__m256i codes) {
     return wide_codes(_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(load_16((const uint8_t *)mat_iq4)), codes));
@@ -211,7 +211,7 @@ INLINE void scales_min(struct scales *s, const uint8_t *const *p) {
 /* Sixteen signed bytes of each row, four of them in each of v; d: the scale of all. */
 INLINE void scales_two(struct scales *s, const __m256i v[4], V d, const int dtype) {
     EACH (int k = 0; k < PARTS; k++) {
-        const int at = k % 2 * 2; /* of the first 16 columns' byte */
+        const int at = k % 2 * 2; /* where the byte of the first 16 columns is */
         const char a = (char)at, n = -1;
         const __m256i first = _mm256_broadcastsi128_si256(
                           _mm_setr_epi8(n, a, n, a, n, a + 4, n, a + 4, n, a + 8, n, a + 8, n, a + 12, n, a + 12)),

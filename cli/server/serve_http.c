@@ -255,7 +255,7 @@ static enum MHD_Result on_health(struct http_request *x) {
     buf_str(&b, x->server->stopping ? "{\"status\": \"stopping\"}\n" : "{\"status\": \"ok\"}\n");
     return send_reply(x, x->server->stopping ? 503 : 200, &b);
 }
-/* What Ollama's clients ask for first, to learn whether the server is there. */
+/* Answers the request that Ollama's clients send first to see whether a server is running. */
 static enum MHD_Result say_running(struct http_request *x) {
     struct buf b = {0};
     buf_str(&b, "hearth is running\n");
@@ -355,7 +355,7 @@ static const char *after_path(const char *path, const char *url) {
     return url;
 }
 
-/* model: the one that a path ends in. */
+/* Sets *model if the path ends in a model's name. */
 static bool route_matches(const struct route *r, struct server *s, const char *url, struct serve_model **model) {
     const size_t n = strlen(r->path);
     const char *rest = after_path(r->path, url);

@@ -113,6 +113,11 @@ static const char *const keys[][2] = {{"hidden_act", "hidden_activation"}, {NULL
         .vocab = 262208, .hidden = 2304, .layers = 26, .context = 131072, .inter = 9216, .heads = 8, .kv_heads = 4, \
         .head_dim = 256, .tied = true, .is_gelu = true \
     }
+#define DEFAULTS_2 \
+    { \
+        .vocab = 256000, .hidden = 2304, .layers = 26, .context = 8192, .inter = 9216, .heads = 8, .kv_heads = 4, \
+        .head_dim = 256, .tied = true, .is_gelu = true \
+    }
 static const char *const gemma[] = {"gemma", NULL};
 const struct arch arch_gemma = {.model_types = gemma,
                                 .title = "Gemma",
@@ -131,32 +136,14 @@ const struct arch arch_gemma = {.model_types = gemma,
 const struct arch arch_gemma2 = {
     .model_types = gemma2,
     .title = "Gemma 2",
-    .defaults = {.vocab = 256000,
-                 .hidden = 2304,
-                 .layers = 26,
-                 .context = 8192,
-                 .inter = 9216,
-                 .heads = 8,
-                 .kv_heads = 4,
-                 .head_dim = 256,
-                 .tied = true,
-                 .is_gelu = true},
+    .defaults = DEFAULTS_2,
     .parse = parse_2,
     .names = {NAMES_ATTENTION("model."), NAMES_NORMS_AROUND("model."), NAMES_DENSE("model.")}};
 static const char *const vault[] = {"vaultgemma", NULL};
 const struct arch arch_vaultgemma = {
     .model_types = vault,
     .title = "VaultGemma",
-    .defaults = {.vocab = 256000,
-                 .hidden = 2304,
-                 .layers = 26,
-                 .context = 8192,
-                 .inter = 9216,
-                 .heads = 8,
-                 .kv_heads = 4,
-                 .head_dim = 256,
-                 .tied = true,
-                 .is_gelu = true},
+    .defaults = DEFAULTS_2,
     .parse = parse_vault,
     .names = {NAMES_ATTENTION("model."), .attn_norm = "model.layers.%d.input_layernorm",
               .ffn_norm = "model.layers.%d.pre_feedforward_layernorm", NAMES_DENSE("model.")}};
