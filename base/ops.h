@@ -10,17 +10,27 @@
  * rows has the same bits as alone, and activations keep 16 bits or more (float32, the sum of two BF16, or integers
  * scaled by the largest of some columns). So decoding sessions and verified drafts give the same text in any batch.
  * Larger calls may round activations to BF16, or quantize them to 16-bit integers over more columns, which can change a
- * row's bits. Calls return 0, or ERR_MEMORY (no workspace), ERR_RUNTIME (device fault), ERR_CANCELLED (exec->cancel was
- * set). */
+ * row's bits; struct op_prompts keeps them. Calls return 0, or ERR_MEMORY (no workspace), ERR_RUNTIME (device fault),
+ * ERR_CANCELLED (exec->cancel was set). */
 #include <stdatomic.h>
 
 #include "base/op_list.h"
 
 struct ops;
+/* The prompts of several sessions in one call: prompt i has the rows before end[i], after those of the one before. A
+ * row then has the bits that it has in a call with its own prompt alone. Either all prompts have at most
+ * BATCH_INVARIANT_ROWS rows, is_few, or all have more. A call has the rows of all of them, or of one or of a part of
+ * one. */
+struct op_prompts {
+    const int32_t *end; /* [n], rising */
+    int n;
+    bool is_few;
+};
 struct exec { /* the executor; each backend's own struct begins with it */
     const struct ops *ops;
-    const _Atomic int *cancel; /* may be NULL; non-zero: return ERR_CANCELLED soon */
-    struct op_viewer *viewer;  /* NULL, or receives the values of each stage of a layer; CPU executors only */
+    const _Atomic int *cancel;        /* may be NULL; non-zero: return ERR_CANCELLED soon */
+    const struct op_prompts *prompts; /* NULL: rows of one session, or a decode batch; CPU executors only */
+    struct op_viewer *viewer;         /* NULL, or receives the values of each stage of a layer; CPU executors only */
 };
 
 /* Receives the values of a named stage: n rows of m numbers, ld apart, in host memory. layer -1: the stage precedes or

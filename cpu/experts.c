@@ -1,7 +1,7 @@
 /* The FFNs of a layer: y += sum of weight * down(glu(gate x, up x)) over the experts of each token.
  *
- * Tokens are grouped by expert, in rising order of expert, the shared one last; a group has at most GROUP_MAX tokens.
- * All groups of a wave run in one pool_share with two stages:
+ * Tokens are grouped by expert, in rising order of expert, the shared one last (expert_groups.h). All groups of a wave
+ * run in one pool_share with two stages:
  * 1. tasks (group, rows of gate and up), with the glu fused; the result goes to h. Each task decrements the group's
  * counter.
  * 2. tasks (rows of y): for all groups in order, wait until the group's counter is 0, multiply those rows of down with
@@ -19,12 +19,11 @@
 
 #include "base/mem.h"
 #include "cpu/cpu_exec.h"
-#include "cpu/gemm.h"
+#include "cpu/expert_groups.h"
 #include "cpu/numa.h"
 
 /* Measured (test/bench/gemv.md, gemm.md), except for those that bound memory. */
 enum {
-    GROUP_MAX = 512,      /* tokens of a group; 384 gain nothing */
     WAVE_MAX_ROWS = 8192, /* pairs of a token and its expert in a wave: bounds the workspace */
     /* of gate, in a task of stage 1 with GEMV: each start of a matrix also fetches about 10 KB of unwanted lines */
     TASK_BYTES = 512 << 10,
@@ -35,18 +34,6 @@ enum {
     PANEL = 32,
 };
 
-enum { GATE, UP, DOWN, MATRICES };
-struct group {
-    const struct expert *expert;
-    const int32_t *tokens; /* [n] rows of x */
-    const int32_t *rows;   /* [n] rows of y */
-    const float *weights;  /* [n] */
-    int id, n, inter;
-    const struct gemm *gemm[MATRICES]; /* NULL: the GEMV kernels */
-    int tasks, rows_per_task;          /* of stage 1; tasks on all nodes */
-    /* offsets into the wave's workspace: x in gate's order, if it has one; matrices may share packed x */
-    size_t x, h, packed[MATRICES];
-};
 /* A memory node's part of a group's expert. */
 struct node_part {
     const struct expert *expert;
@@ -282,24 +269,13 @@ static void distribute_tasks(const struct wave *w) {
     cpu_exec_split_tasks_by_node(x, 1, w->begin);
 }
 
-static const struct gemm *select_gemm(const struct cpu_exec *x, int n, const struct mat *m, bool transposed, int batch,
-                                      bool wide) {
-    const struct gemm *special = gemm_for_weights(x->level, n, batch, wide, m);
-    /* transposing a matrix pays off only from some tokens on */
-    if (transposed) special = NULL;
-    if (special && special->supports(m, n)) return special;
-    /* With up to 16 tokens, filling gemm_avx2's panels costs more than it saves. */
-    const int most = x->level == CPU_AVX2 && !transposed ? 2 * KERNEL_TOKENS : KERNEL_TOKENS;
-    return batch > BATCH_INVARIANT_ROWS && n > most ? gemm_for(x->level, wide) : NULL;
-}
-
 /* The workspace of a wave's groups. */
 struct needs {
     size_t size, inner; /* bytes of all groups, and of a thread's largest product */
     size_t down, gate;  /* bytes of a transposed row of down, of a task's rows of gate */
     int most, tile;     /* numbers in a task's outputs; rows of y that share a decoded panel */
 };
-/* Selects the kernels of a group's matrices, and its places in the workspace. */
+/* Selects the tasks of a group, and its places in the workspace. */
 static void prepare_group(const struct wave *w, struct group *g, struct needs *s) {
     const struct cpu_exec *x = w->x;
     const struct op_experts *o = w->o;
@@ -314,7 +290,7 @@ static void prepare_group(const struct wave *w, struct group *g, struct needs *s
     per = per < even ? per : even;
     g->rows_per_task = cpu_exec_task_rows(per, 4, TASK_ROWS);
     for (int k = 0; k < MATRICES; k++) {
-        const struct gemm *gemm = g->gemm[k] = select_gemm(x, g->n, m[k], transposed[k], o->n, o->wide);
+        const struct gemm *gemm = g->gemm[k];
         if (!gemm) continue;
         const int cols = k == DOWN ? g->inter : o->hidden;
         const size_t scratch = gemm->scratch_bytes(g->n, cols);
@@ -390,71 +366,7 @@ static int wave_run(struct wave *w) {
     return cpu_exec_is_cancelled(x) ? ERR_CANCELLED : 0;
 }
 
-/* --- Grouping --------------------------------------------------------------------------------- */
-
-static bool has_kernel(const struct cpu_exec *x, const struct mat *m, bool transposed) {
-    return m->data && (transposed ? x->k.gevm[m->dtype] && !m->scale : x->k.gemv[m->dtype] != NULL);
-}
-static bool is_supported(const struct cpu_exec *x, const struct expert *e) {
-    return has_kernel(x, &e->gate, e->gate_up_transposed) && has_kernel(x, expert_up(e), e->gate_up_transposed) &&
-           has_kernel(x, &e->down, e->is_transposed);
-}
-
-struct plan {        /* tokens and weights sorted by expert; the shared one has index n_experts */
-    int32_t *start;  /* [n_experts + 2] */
-    int32_t *tokens; /* [n * (topk + 1)] */
-    int32_t *rows;   /* [n * (topk + 1)] rows of y: tokens, or with by_choice an array of its own */
-    float *weights;
-    struct group *groups;
-    int n_groups;
-};
-
-static int plan_make(struct cpu_exec *x, const struct op_experts *o, struct plan *p) {
-    int e_max = o->ids ? o->n_experts : 0, n_pairs = o->ids ? o->n * o->topk : 0,
-        total = n_pairs + (o->shared ? o->n : 0);
-    size_t groups = (size_t)(total / GROUP_MAX + (e_max + 1 < total ? e_max + 1 : total) + 1);
-    p->start = mem_calloc((size_t)e_max + 2, 4);
-    p->tokens = mem_alloc((size_t)total * 4);
-    p->rows = o->by_choice ? mem_alloc((size_t)total * 4) : p->tokens;
-    p->weights = mem_alloc((size_t)total * 4);
-    p->groups = mem_calloc(groups, sizeof *p->groups);
-    if (!p->start || !p->tokens || !p->rows || !p->weights || !p->groups) return ERR_MEMORY;
-    int routed = 0;
-    for (int i = 0; i < n_pairs; i++) {
-        if (o->ids[i] == -1) continue;
-        if (o->ids[i] < 0 || o->ids[i] >= e_max || !is_supported(x, &o->experts[o->ids[i]])) return ERR_RUNTIME;
-        p->start[o->ids[i] + 1]++, routed++;
-    }
-    if (o->shared && !is_supported(x, o->shared)) return ERR_RUNTIME;
-    total = routed + (o->shared ? o->n : 0);
-    for (int e = 0; e < e_max; e++) p->start[e + 1] += p->start[e];
-    p->start[e_max + 1] = total;
-    /* backwards: start[e + 1] decreases to e's first slot, token order is kept */
-    for (int i = n_pairs - 1; i >= 0; i--) {
-        if (o->ids[i] == -1) continue;
-        int at = --p->start[o->ids[i] + 1];
-        p->tokens[at] = i / o->topk;
-        p->weights[at] = o->by_choice ? 1 : o->weights[i];
-        if (o->by_choice) p->rows[at] = i;
-    }
-    for (int e = 0; e < e_max; e++) p->start[e] = p->start[e + 1]; /* now the first slot of e */
-    p->start[e_max] = routed;
-    for (int i = 0; i < o->n && o->shared; i++) {
-        p->tokens[routed + i] = i;
-        p->weights[routed + i] = o->shared_weight ? o->shared_weight[i] : 1;
-    }
-    for (int e = 0; e <= e_max; e++)
-        for (int at = p->start[e], end = e < e_max ? p->start[e + 1] : total; at < end; at += GROUP_MAX)
-            p->groups[p->n_groups++] = (struct group){
-                .expert = e < e_max ? &o->experts[e] : o->shared,
-                .id = e,
-                .tokens = p->tokens + at,
-                .rows = p->rows + at,
-                .weights = p->weights + at,
-                .n = end - at < GROUP_MAX ? end - at : GROUP_MAX,
-            };
-    return 0;
-}
+/* --- The call -------------------------------------------------------------------------------- */
 
 /* Each node's part of groups [0, n), in order of node. */
 static void split_groups(const struct op_experts *o, const struct group *groups, int n, int nodes,
@@ -470,24 +382,20 @@ static void split_groups(const struct op_experts *o, const struct group *groups,
 
 int cpu_experts(struct exec *base, const struct op_experts *o) {
     struct cpu_exec *x = (struct cpu_exec *)base;
-    struct plan p = {0};
+    struct expert_groups p = {0};
     struct wave w = {.x = x, .o = o, .nodes = o->shards ? o->shards->n_nodes : 1};
-    int rc = o->n > 0 ? plan_make(x, o, &p) : 0;
-    if (!rc && p.n_groups && !(w.node_parts = mem_alloc((size_t)p.n_groups * (size_t)w.nodes * sizeof *w.node_parts)))
+    int rc = o->n > 0 ? expert_groups_make(x, o, &p) : 0;
+    if (!rc && p.n && !(w.node_parts = mem_alloc((size_t)p.n * (size_t)w.nodes * sizeof *w.node_parts)))
         rc = ERR_MEMORY;
-    for (int at = 0; !rc && at < p.n_groups; at += w.n) {
+    for (int at = 0; !rc && at < p.n; at += w.n) {
         int tokens = 0;
         w.groups = p.groups + at;
-        for (w.n = 0; at + w.n < p.n_groups && (!w.n || tokens + w.groups[w.n].n <= WAVE_MAX_ROWS); w.n++)
+        for (w.n = 0; at + w.n < p.n && (!w.n || tokens + w.groups[w.n].n <= WAVE_MAX_ROWS); w.n++)
             tokens += w.groups[w.n].n;
         split_groups(o, w.groups, w.n, w.nodes, w.node_parts);
         rc = wave_run(&w);
     }
     mem_free(w.node_parts);
-    mem_free(p.start);
-    if (p.rows != p.tokens) mem_free(p.rows);
-    mem_free(p.tokens);
-    mem_free(p.weights);
-    mem_free(p.groups);
+    expert_groups_free(&p);
     return rc;
 }

@@ -101,6 +101,12 @@ static void cols_task(void *arg, int task, int thread) {
     }
 }
 
+/* The number of tokens that kernels are chosen for: of short prompts, as for each alone. */
+static int chosen_rows(const struct cpu_exec *x, int n) {
+    const bool is_few = x->base.prompts && x->base.prompts->is_few;
+    return is_few && n > BATCH_INVARIANT_ROWS ? BATCH_INVARIANT_ROWS : n;
+}
+
 /* Many tokens: threads pack a part of the activations each, then take ranges of rows; few are packed by each thread for
  * itself, in less time than one takes to read what another has packed. A batch (the heads of an up-projection) runs in
  * groups whose packed activations fit PACKED_BYTES; an x shared by the batch is packed once. */
@@ -161,7 +167,7 @@ static int run_gemm(struct cpu_exec *x, const struct op_linear *o, int batch, co
     size_t packed = m.packed_part * (size_t)(one ? 1 : group) * (size_t)(m.is_alone ? n_threads : 1),
            scratch = m.scratch_part * (size_t)n_threads;
     int share = o->w.rows / (n_threads * 4) * group, tile = m.g->row_tile;
-    if (o->n <= BATCH_INVARIANT_ROWS) { /* reading W dominates */
+    if (chosen_rows(x, o->n) <= BATCH_INVARIANT_ROWS) { /* reading W dominates */
         int most = (int)(TASK_BYTES / dtype_bytes(o->w.dtype, (size_t)o->w.cols));
         share = share < most ? share : most, tile = 8;
     }
@@ -210,9 +216,10 @@ int cpu_linear(struct exec *base, const struct op_linear *o) {
         j.parts = (o->w.cols + j.per - 1) / j.per;
         return cpu_exec_for_each(j.x, batch * j.parts, cols_task, &j);
     }
-    const struct gemm *special = gemm_for_weights(j.x->level, o->n, o->n, o->wide, &o->w);
+    const int as = chosen_rows(j.x, o->n);
+    const struct gemm *special = gemm_for_weights(j.x->level, as, as, o->wide, &o->w);
     if (!o->exact && special && special->supports(&o->w, o->n)) return run_gemm(j.x, o, batch, special);
-    if (!o->exact && o->n > BATCH_INVARIANT_ROWS) return run_gemm(j.x, o, batch, gemm_for(j.x->level, o->wide));
+    if (!o->exact && as > BATCH_INVARIANT_ROWS) return run_gemm(j.x, o, batch, gemm_for(j.x->level, o->wide));
     size_t row = dtype_bytes(o->w.dtype, (size_t)o->w.cols);
     int share = o->w.rows * batch / (pool_threads(j.x->pool) * 4); /* enough tasks for an even distribution */
     j.per = (int)(TASK_BYTES / row) / 8 * 8;

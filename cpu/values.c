@@ -101,8 +101,7 @@ static bool group_pairs(const struct op_values *o, int32_t *begin, int32_t *pair
     return true;
 }
 
-int cpu_values(struct exec *base, const struct op_values *o) {
-    struct cpu_exec *x = (struct cpu_exec *)base;
+static int add_values(struct cpu_exec *x, const struct op_values *o) {
     if (o->n < 1) return 0;
     int32_t *begin = mem_alloc(((size_t)o->n_experts + 2 + (size_t)o->n * (size_t)o->topk) * sizeof *begin),
             *pairs = begin + o->n_experts + 2;
@@ -120,4 +119,20 @@ int cpu_values(struct exec *base, const struct op_values *o) {
     }
     mem_free(begin);
     return rc;
+}
+
+/* Prompts take turns: an expert's kernel depends on the number of a prompt's tokens that choose it. */
+int cpu_values(struct exec *base, const struct op_values *o) {
+    const struct op_prompts *p = base->prompts;
+    struct cpu_exec *x = (struct cpu_exec *)base;
+    if (!p || o->n != p->end[p->n - 1]) return add_values(x, o);
+    for (int i = 0, at = 0; i < p->n; at = p->end[i++]) {
+        const size_t row = (size_t)at;
+        struct op_values part = *o;
+        part.n = p->end[i] - at;
+        part.x += row * (size_t)o->ldx, part.y += row * (size_t)o->ldy;
+        part.ids += row * (size_t)o->topk, part.weights += row * (size_t)o->topk;
+        TRY(add_values(x, &part));
+    }
+    return 0;
 }

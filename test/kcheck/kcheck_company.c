@@ -1,7 +1,7 @@
 /* Checks batch invariance: each row of a call of 1 to BATCH_INVARIANT_ROWS rows has the same bits as that row alone, at
  * every level, for products of all formats, experts with groups of every size, attention and the router. So a session's
  * text does not depend on what other sessions decode in the same batch, and verifying a draft samples what would have
- * been sampled without it. */
+ * been sampled without it. Likewise for prompts of several sessions that are read together. */
 #include "cpu/cpu_exec.h"
 #include "cpu/pool.h"
 #include "test/kcheck/processors.h"
@@ -140,6 +140,89 @@ static void check_experts(uint8_t dtype, int block, bool shared) {
             if (memcmp(y + i * HIDDEN, alone + i * HIDDEN, HIDDEN * 4)) differs(n, i - first);
     }
     drop();
+}
+
+/* --- Prompts of several sessions in a call: each row has the bits that it has with its own prompt alone --- */
+
+static const int32_t few_prompts[] = {7, 31, 32, 51, 63}, many_prompts[] = {25, 91, 117};
+static const struct op_prompts prompt_sets[] = {{few_prompts, 5, true}, {many_prompts, 3, false}};
+enum { PROMPTS_MOST = 117 };
+
+/* Calls `run` for rows [first, first + n) of each prompt alone, then for all rows together. */
+static void compare_prompts(const struct op_prompts *set, float *y, float *alone, const float *was, int ldy, int out,
+                            void (*run)(struct exec *, const void *ctx, int first, int n, float *y), const void *ctx) {
+    const int total = set->end[set->n - 1];
+    memcpy(alone, was, (size_t)total * (size_t)ldy * 4);
+    memcpy(y, was, (size_t)total * (size_t)ldy * 4);
+    for (int i = 0, at = 0; i < set->n; at = set->end[i++])
+        run(one, ctx, at, set->end[i] - at, alone + (size_t)at * (size_t)ldy);
+    several->prompts = set;
+    run(several, ctx, 0, total, y);
+    several->prompts = NULL;
+    for (int r = 0; r < total; r++)
+        if (memcmp(y + (size_t)r * (size_t)ldy, alone + (size_t)r * (size_t)ldy, (size_t)out * 4)) {
+            wrong("row %d of %d differs from its prompt alone (%s)", r, total, set->is_few ? "short" : "long");
+            break;
+        }
+}
+
+static void run_linear(struct exec *x, const void *ctx, int first, int n, float *y) {
+    struct op_linear o = *(const struct op_linear *)ctx;
+    o.x += (size_t)first * (size_t)o.ldx, o.y = y, o.n = n;
+    must(x->ops->linear(x, &o));
+}
+static void run_experts(struct exec *x, const void *ctx, int first, int n, float *y) {
+    struct op_experts o = *(const struct op_experts *)ctx;
+    o.x += (size_t)first * (size_t)o.hidden, o.ids += (size_t)first * (size_t)o.topk,
+        o.weights += (size_t)first * (size_t)o.topk, o.y = y, o.n = n;
+    must(x->ops->experts(x, &o));
+}
+
+static void check_prompts(uint8_t dtype, int block, uint8_t scale, bool wide) {
+    enum { HIDDEN = 256, INTER = 256, EXPERTS = 9, TOPK = 4 };
+    begin_case("%s%s, prompts of several sessions", dtype_name(dtype), wide ? ", wide" : "");
+    struct shape up = {INTER, HIDDEN, dtype == DT_E4M3 ? 128 : 1, block, dtype, scale, 0, 1},
+                 down = {HIDDEN, INTER, up.block_rows, block, dtype, scale, 0, 1};
+    struct expert e[EXPERTS + 1];
+    for (int i = 0; i <= EXPERTS; i++) e[i] = (struct expert){make(&up), make(&up), make(&down)};
+    const size_t size = PROMPTS_MOST * HIDDEN;
+    float *x = vec(size), *was = vec(size), *alone = vec(size), *y = vec(size), *weights = vec(PROMPTS_MOST * TOPK);
+    int32_t *ids = guarded(PROMPTS_MOST * TOPK * 4);
+    for (size_t i = 0; i < size; i++) x[i] *= 0.05f;
+    /* groups of all sizes: some experts are chosen by most tokens, some by few */
+    for (int i = 0; i < PROMPTS_MOST; i++)
+        for (int k = 0; k < TOPK; k++) ids[i * TOPK + k] = k * 2 + (i * i % (3 + 4 * k) == 1) + (k == 3 && i % 3 == 0);
+    const struct op_experts o = {.experts = e,
+                                 .x = x,
+                                 .ids = ids,
+                                 .weights = weights,
+                                 .n_experts = EXPERTS,
+                                 .topk = TOPK,
+                                 .hidden = HIDDEN,
+                                 .wide = wide,
+                                 .shared = &e[EXPERTS]};
+    const struct op_linear l = {.w = e[0].gate, .x = x, .ldx = HIDDEN, .ldy = INTER, .wide = wide};
+    for (int i = 0; i < 2; i++) {
+        compare_prompts(&prompt_sets[i], y, alone, was, INTER, INTER, run_linear, &l);
+        compare_prompts(&prompt_sets[i], y, alone, was, HIDDEN, HIDDEN, run_experts, &o);
+    }
+    drop();
+}
+static void check_all_prompts(bool scalar) {
+    static const struct {
+        uint8_t dtype, scale;
+        int block;
+    } formats[] = {
+        {DT_E4M3, DT_F32, 128}, {DT_BF16, 0, 0},         {DT_F32, 0, 0},         {DT_Q8_0, 0, 0},
+        {DT_Q4_K, 0, 0},        {DT_Q6_K, 0, 0},         {DT_Q5_0, 0, 0},        {DT_IQ4_XS, 0, 0},
+        {DT_IQ2_XS, 0, 0},      {DT_MXFP4, 0, 0},        {DT_E2M1, DT_E8M0, 32}, {DT_E2M1, DT_E4M3, 16},
+        {DT_INT4, DT_BF16, 32}, {DT_INT4, DT_BF16, 128}, {DT_I8, DT_F32, 0},
+    };
+    /* scalar products are slow, and the same for all formats */
+    for (size_t i = 0; i < (scalar ? 1 : sizeof formats / sizeof *formats); i++)
+        check_prompts(formats[i].dtype, formats[i].block, formats[i].scale, false);
+    check_prompts(DT_E4M3, 128, DT_F32, true);
+    check_prompts(DT_Q4_K, 0, 0, true);
 }
 
 /* --- Attention: rows of one session, each compared with that row alone, as decoded, without keys after it --- */
@@ -303,6 +386,7 @@ int main(int argc, char **argv) {
         check_experts(DT_E4M3, 40, false); /* blocks that gemm_skinny does not support */
         check_experts(DT_BF16, 0, true);
         check_experts(DT_F32, 0, false);
+        check_all_prompts(l == CPU_SCALAR);
         check_attentions(l == CPU_SCALAR);
         check_select(8, 128, 300, 48, DT_BF16), check_select(40, 33, 60, 64, DT_F32),
             check_select(5, 32, 1300, 100, DT_E4M3);
