@@ -310,6 +310,7 @@ void engine_close(struct engine **ep) {
     mem_free(eng->machine.expert_touched);
     mem_free(eng->logits);
     mem_free(eng->passing_logits);
+    mem_free(eng->joined_logits);
     mem_free(eng->sample_scratch);
     mem_free(eng->eos);
     mem_free(eng->dir);

@@ -28,7 +28,7 @@
 #include "cli/turn/input.h"
 #include "cli/turn/turn.h"
 
-enum { DEFAULT_SESSIONS = 6 }; /* without --parallel, when the engine gives no number */
+enum { DEFAULT_SESSIONS = 12 }; /* without --parallel, when the engine gives no number */
 enum {
     BYTES_PER_TOKEN = 4,        /* of a prompt, about */
     TEMPLATE_TOKENS = 16,       /* that a chat template adds to a prompt, about */

@@ -52,28 +52,44 @@ int prefill_embed(struct runtime *m, const struct prefill_job *j, float *x, int 
     return 0;
 }
 
+/* Logits [n, vocab] of rows [row, row + n) of the workspace. */
+static int run_head(struct runtime *m, int row, int n, float *logits, struct error *e) {
+    struct work *w = m->prefill_work;
+    double t = trace_now(m->trace);
+    int rc = block_head(m->cpu, numa_copy_head(m->numa_copy, m->w), w, row, n, logits, NULL);
+    trace_cpu(m->trace, t, "head", -1, -1);
+    if (rc) return exec_op_error(rc, e);
+    return m->cpu_queue ? 0 : exec_check_finite(*w->first_bad, e);
+}
+/* Passes the logits of a job's token `at` on. */
+static int report_logits(const struct runtime *m, struct prefill_job *j, int at, const float *logits, struct error *e) {
+    const int vocab = m->w->config.vocab;
+    TRY(exec_check_logits(logits, vocab, e));
+    if (j->on_logits && j->on_logits(j->on_logits_ctx, j->pos + at, logits))
+        return error_set(e, ERR_CANCELLED, "stopped");
+    j->n_reported = at + 1;
+    if (j->n_reported == j->n) memcpy(j->last_logits, logits, (size_t)vocab * sizeof *logits);
+    return 0;
+}
+
 int prefill_head(struct runtime *m, struct prefill_job *j, const float *x, int row, int at, int n, float *logits,
                  struct error *e) {
     struct work *w = m->prefill_work;
-    const size_t vocab = (size_t)m->w->config.vocab;
     m->cpu->cancel = j->cancel;
     if (x) {
         *w->first_bad = -1;
         memcpy(w->x, x, (size_t)n * (size_t)m->w->config.hidden * sizeof *x);
     }
-    double t = trace_now(m->trace);
-    int rc = block_head(m->cpu, numa_copy_head(m->numa_copy, m->w), w, row, n, logits, NULL);
-    trace_cpu(m->trace, t, "head", -1, -1);
-    if (rc) return exec_op_error(rc, e);
-    if (m->cpu_queue) return 0;
-    TRY(exec_check_finite(*w->first_bad, e));
-    for (int i = 0; i < n; i++, logits += vocab) {
-        TRY(exec_check_logits(logits, (int)vocab, e));
-        if (j->on_logits && j->on_logits(j->on_logits_ctx, j->pos + at + i, logits))
-            return error_set(e, ERR_CANCELLED, "stopped");
-        j->n_reported = at + i + 1;
-        if (j->n_reported == j->n) memcpy(j->last_logits, logits, vocab * sizeof *logits);
-    }
+    TRY(run_head(m, row, n, logits, e));
+    for (int i = 0; i < n && !m->cpu_queue; i++)
+        TRY(report_logits(m, j, at + i, logits + (size_t)i * (size_t)m->w->config.vocab, e));
+    return 0;
+}
+int prefill_head_of_last(struct runtime *m, struct prefill_job *const *jobs, int n, float *logits, struct error *e) {
+    m->cpu->cancel = NULL;
+    TRY(run_head(m, 0, n, logits, e));
+    for (int i = 0; i < n && !m->cpu_queue; i++)
+        TRY(report_logits(m, jobs[i], jobs[i]->n - 1, logits + (size_t)i * (size_t)m->w->config.vocab, e));
     return 0;
 }
 

@@ -82,6 +82,11 @@ struct prefill_job {
     bool is_aligned; /* CPU batches end where prefill_batch_end says; else they are as large as possible */
     int cut;         /* argument of prefill_batch_end */
     int device;      /* slp: rank of the device */
+    /* prefill_mode_cpu: the next of the jobs that are read together with this one, in one batch; NULL: the last. At
+     * most PREFILL_JOINED_MOST with prefill_work.rows tokens in all, all of at most BATCH_INVARIANT_ROWS tokens or all
+     * of more, without images and on_logits. The first one is the driver's argument; it stops once all are cancelled.
+     */
+    struct prefill_job *joined;
     /* tokens whose logits on_logits has received; a mode that continues the job does not repeat them */
     int n_reported;
     int n_complete;          /* tokens whose KV rows are complete in all layers; valid after a failure too */
@@ -90,6 +95,7 @@ struct prefill_job {
     void *state;             /* private to the mode */
 };
 
+enum { PREFILL_JOINED_MOST = 16 };
 enum { PREFILL_RING_SLOTS = 32 }; /* experts in the ring of a prefill that has memory to spare */
 enum { PREFILL_MORE = 1 };
 struct prefill_driver {
@@ -127,6 +133,8 @@ enum { HEAD_ROWS = 16 };                                                /* most 
  * checked. Engine thread. */
 int prefill_head(struct runtime *m, struct prefill_job *j, const float *x, int row, int at, int n, float *logits,
                  struct error *e);
+/* The same for the last tokens of n jobs, in rows [0, n) of m->prefill_work; n at most HEAD_ROWS. */
+int prefill_head_of_last(struct runtime *m, struct prefill_job *const *jobs, int n, float *logits, struct error *e);
 /* Returns where a batch of at most `rows` starting at pos ends: at a multiple of rows, or earlier at `cut`. */
 int prefill_batch_end(int rows, int cut, int pos);
 /* Returns after how many of the tokens [at, at + n) the state is marked; 0: not among them. */

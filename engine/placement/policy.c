@@ -219,6 +219,11 @@ bool policy_may_pass(const struct policy_pass_in *in, const struct policy_passed
     return total_s > 0 && pass_s >= 0 && pass_s < total_s * (1 - p->share) && p->lost_s + pass_s <= total_s;
 }
 
+bool policy_may_join(double group_s, double alone_s, double joined_s) {
+    const double gain = 0.25; /* of its own time: less is not worth a wait of the others */
+    return joined_s <= group_s + (1 - gain) * alone_s;
+}
+
 /* --- Decode ----------------------------------------------------------------------------------- */
 
 static double expected_decode_s(const struct policy_machine *m, const struct policy_decode_in *in, enum exec_mode mode,

@@ -16,6 +16,7 @@
 #include "engine/experts/lookahead.h"
 #include "engine/kv/kv_disk.h"
 #include "engine/placement/policy.h"
+#include "engine/placement/read_times.h"
 #include "engine/placement/split.h"
 #include "engine/session/draft_model.h"
 #include "engine/session/prefix_state.h"
@@ -43,7 +44,11 @@ struct draft_tokens {
 };
 /* A session's prefill, while it is in the engine's list. */
 struct prefill_run {
-    struct session *below;               /* the next older prefill in the list */
+    struct session *below; /* the next older prefill in the list */
+    /* Prompts that are read together (prefill_join.h): the first one, which has the driver, NULL for itself; the next
+     * one, as in job.joined. */
+    struct session *leader, *joined;
+    uint64_t tried;                      /* turn of the last session whose prompt this one's was not joined to */
     const struct prefill_driver *driver; /* NULL: not started */
     struct prefill_job job;
     int32_t *tokens; /* a private copy: the session's tokens may change before the prefill has stopped */
@@ -140,6 +145,7 @@ struct engine {
     struct cost_machine cost; /* this machine; rates are corrected by observation */
     struct cost_model cost_model;
     struct work prefill_work, lookahead_work;
+    struct read_times read_times[2]; /* of prompts that the CPU reads: longer and shorter ones (op_prompts.is_few) */
     struct kv_store kv_store;
     struct huge_pages *huge_pages;      /* moves the weights to 2 MB pages; NULL: not needed */
     struct kv_disk *kv_disk;            /* KV disk cache; NULL: none */
@@ -148,7 +154,8 @@ struct engine {
     char *kv_dir;
     bool is_calibrated; /* cost is calibrated, or need not be */
     int32_t *eos;
-    float *logits, *passing_logits;     /* [vocab] of the last prefilled position; of one that passes others */
+    float *logits, *passing_logits; /* [vocab] of the last prefilled position; of one that passes others */
+    float *joined_logits;           /* [PREFILL_JOINED_MOST, vocab] of prompts that are read with another; or NULL */
     struct sample_item *sample_scratch; /* [SAMPLE_SCRATCH(vocab, context)] */
     pthread_t thread;
     bool started;

@@ -1,7 +1,7 @@
 /* The engine thread, which owns the CPU executor. Each round it does one unit of ready work: a decode batch of all
- * decoding sessions, a unit of a prefill (a layer; clients take turns, short prompts pass long ones), or a task from
- * another thread. When decode competes with the rest, each gets half of the time. A prefill on devices has its own
- * thread and overlaps with decode batches. */
+ * decoding sessions, a unit of a prefill (a layer; clients take turns, short prompts are read together and pass long
+ * ones), or a task from another thread. When decode competes with the rest, each gets half of the time. A prefill on
+ * devices has its own thread and overlaps with decode batches. */
 #include <math.h>
 #include <unistd.h>
 

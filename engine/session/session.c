@@ -87,12 +87,13 @@ void session_end_turn(struct session *s, enum done_reason reason, int rc, const 
     pthread_cond_broadcast(&eng->ended_cond);
 }
 
+static const struct session *leader_of(const struct session *s) { return s->prefill.leader ? s->prefill.leader : s; }
 /* Whether a lock holder may end the turn. */
 static bool may_end_turn(const struct session *s) {
     switch (atomic_load(&s->state)) {
     case SESSION_QUEUED: return true;
     /* request.logits runs the caller's code, which must not outlive the turn */
-    case SESSION_PREFILL: return s->engine->advancing != s && !s->request.logits;
+    case SESSION_PREFILL: return s->engine->advancing != leader_of(s) && !s->request.logits;
     case SESSION_DECODE: return s->hold != HOLD_CLAIMED;
     default: return false;
     }

@@ -1,8 +1,9 @@
 /* Compares a sequence's logits with a reference for several splits: whole, as prefills that each continue after the
  * rows of the one before, and token by token; on the CPU at every level it has, on emulated devices, and on both at
- * once. usage: pieces DIR TOKENS REFERENCE [THIRD]    TOKENS: comma-separated ids. REFERENCE: a file of float32
- * [tokens, columns]; the columns are spread evenly over the vocabulary, starting with 0. THIRD: 0 to 2, of the devices'
- * cases. Exit 1 when a result exceeds its tolerance. */
+ * once. On the CPU several prompts are also read together. usage: pieces DIR TOKENS REFERENCE [THIRD]    TOKENS:
+ * comma-separated ids. REFERENCE: a file of float32 [tokens, columns]; the columns are spread evenly over the
+ * vocabulary, starting with 0. THIRD: 0 to 2, of the devices' cases; or "joined": only prompts that are read together.
+ * Exit 1 when a result exceeds its tolerance. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,6 +32,7 @@ static const double whole_bound = 6e-4;
 enum { MAX_TOKENS = 512 };
 static int32_t tokens[2][MAX_TOKENS]; /* the sequence; the same reversed, for a second session in the batch */
 static int n_tokens, n_columns, failures, ran;
+static bool only_joined;
 static float *reference; /* [n_tokens, n_columns] */
 static double largest;
 
@@ -164,6 +166,54 @@ static int run(struct engine *eng, int place, const int *cut, struct rows *r, st
     return rc;
 }
 
+/* --- Prompts of three sessions that are read together: each has the bits that it has alone --- */
+
+enum { JOINED = 3, PREFIX = 3 };
+/* Reads the prompts, after the first tokens of each, alone or together, and decodes a token of each. logits:
+ * [2, JOINED, vocab] of the prompts' last tokens, and of those after them. */
+static int read_prompts(struct engine *eng, struct session *const *s, const int *n, bool together, float *logits,
+                        struct error *e) {
+    struct prefill_job job[JOINED] = {0};
+    _Atomic int never = 0;
+    const size_t vocab = (size_t)engine_info(eng)->vocab;
+    float *unused = logits + (2 * JOINED - 1) * vocab; /* until the last token is decoded */
+    for (int i = 0; i < JOINED; i++) {
+        const int32_t *text = tokens[i % 2];
+        struct prefill_job first = {
+            .kv = &s[i]->kv, .tokens = text, .n = PREFIX, .last_logits = unused, .cancel = &never};
+        TRY(prefill(&eng->machine, &prefill_mode_cpu, &first, e));
+        job[i].kv = &s[i]->kv, job[i].tokens = text + PREFIX, job[i].pos = job[i].n_before = PREFIX;
+        job[i].n = n[i], job[i].cancel = &never, job[i].last_logits = logits + (size_t)i * vocab;
+        if (together && i) job[i - 1].joined = &job[i];
+        if (!together) TRY(prefill(&eng->machine, &prefill_mode_cpu, &job[i], e));
+    }
+    if (together) TRY(prefill(&eng->machine, &prefill_mode_cpu, job, e));
+    for (int i = 0; i < JOINED; i++) {
+        const int at = PREFIX + n[i];
+        struct decode_span next = {.kv = &s[i]->kv, .tokens = &tokens[i % 2][at], .pos = at, .n = 1, .n_before = at};
+        TRY(decode_run(eng->machine.decode, DECODE_CPU, &next, 1, &never, e));
+        memcpy(logits + (size_t)(JOINED + i) * vocab, next.logits, vocab * sizeof *logits);
+    }
+    return 0;
+}
+static void check_joined(struct engine *eng, const char *level, const int *n) {
+    const size_t floats = 2 * JOINED * (size_t)engine_info(eng)->vocab;
+    float *alone = mem_calloc(floats, sizeof *alone), *together = mem_calloc(floats, sizeof *together);
+    struct session *s[2 * JOINED] = {0};
+    struct error e = {0};
+    int rc = alone && together ? 0 : ERR_MEMORY;
+    for (int i = 0; i < 2 * JOINED && !rc; i++) rc = session_open(eng, &s[i], &e);
+    if (!rc) rc = read_prompts(eng, s, n, false, alone, &e);
+    if (!rc) rc = read_prompts(eng, s + JOINED, n, true, together, &e);
+    const bool ok = !rc && !memcmp(alone, together, floats * sizeof *alone);
+    printf("%-4s processor (%s), %d, %d and %d tokens together%s%s\n", ok ? "ok" : "FAIL", level, n[0], n[1], n[2],
+           rc ? ": " : "", rc ? e.text : "");
+    failures += !ok, ran++;
+    for (int i = 0; i < 2 * JOINED; i++) session_close(&s[i]);
+    mem_free(alone);
+    mem_free(together);
+}
+
 static void quiet(void *ctx, enum log_level level, const char *text) {}
 
 /* Whether a level rounds activations of some experts to 8 bits. */
@@ -209,7 +259,8 @@ static void check(const char *dir, int place, int level) {
         return;
     }
     const double bound = bound_of(eng, level, places[place].gpus);
-    for (size_t i = places[place].gpus ? 2 : 0; i < sizeof cuts / sizeof *cuts; i++) { /* devices: after a prefix */
+    /* devices: after a prefix */
+    for (size_t i = places[place].gpus ? 2 : 0; i < sizeof cuts / sizeof *cuts && !only_joined; i++) {
         static struct rows r;
         r = (struct rows){.vocab = engine_info(eng)->vocab};
         int rc = run(eng, place, cuts[i], &r, &e);
@@ -221,6 +272,11 @@ static void check(const char *dir, int place, int level) {
                rc ? e.text : "");
         failures += !ok, ran++;
     }
+    const int most = n_tokens - PREFIX - 1, few[JOINED] = {most < 5 ? most : 5, most < 20 ? most : 20, 1},
+              many[JOINED] = {BATCH_INVARIANT_ROWS + 1, most, (BATCH_INVARIANT_ROWS + 1 + most) / 2};
+    if (!places[place].gpus) check_joined(eng, cpu_level_name((enum cpu_level)level), few);
+    if (!places[place].gpus && most > BATCH_INVARIANT_ROWS)
+        check_joined(eng, cpu_level_name((enum cpu_level)level), many);
     engine_close(&eng);
 }
 
@@ -243,12 +299,13 @@ int main(int argc, char **argv) {
         return 2;
     fclose(f);
     for (size_t i = 0; i < floats; i++) largest = fmax(largest, fabs((double)reference[i]));
+    only_joined = argc == 5 && !strcmp(argv[4], "joined");
     log_set(quiet, NULL, LOG_WARN);
     file_embed(ember_files);
     for (int level = CPU_SCALAR; level < CPU_LEVELS; level++)
         if (cpu_level_has((enum cpu_level)level)) check(argv[1], 0, level);
         else printf("SKIPPED: this CPU has no %s\n", cpu_level_name((enum cpu_level)level));
-    for (size_t i = 1; i < sizeof places / sizeof *places; i++)
+    for (size_t i = 1; i < sizeof places / sizeof *places && !only_joined; i++)
         if (argc == 5 && i % 3 != strtoul(argv[4], NULL, 10)) continue;
         else if (!strstr(places[i].gpus, "avx2") || cpu_level_has(CPU_AVX2)) check(argv[1], (int)i, CPU_SCALAR);
     printf("%d runs, %d failed\n", ran, failures);

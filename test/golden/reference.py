@@ -156,6 +156,6 @@ with tempfile.TemporaryDirectory() as tmp:
     if name in LATENT:
         failed += pooled(model, wanted["tokens"])
     for program in pieces:
-        third = [] if key() == "all" else [str(hashlib.sha256(f"{key()} {name}".encode()).digest()[0] % 3)]
+        third = ["joined"] if rope.get("type") == "longrope" else [] if key() == "all" else [str(hashlib.sha256(f"{key()} {name}".encode()).digest()[0] % 3)]
         failed += subprocess.run([program, model, tokens, os.path.join(HERE, name + ".f32"), *third], timeout=300).returncode != 0
 sys.exit(failed != 0)

@@ -219,7 +219,8 @@ static void bandwidth_beside_a_turn(void **st) {
     engine_close(&e);
 }
 
-/* Bytes are counted once: each session has its share of a batch that two ran together. */
+/* Bytes are counted once: each session has its share of a batch that two ran together, and of a prompt's. Equal ones,
+ * read together, take no more than one; shares are rounded. */
 static void bytes_are_the_turns_own(void **st) {
     struct engine *e = open_with((struct engine_params){0});
     struct session *a = new_session(e), *b = new_session(e);
@@ -237,7 +238,7 @@ static void bytes_are_the_turns_own(void **st) {
         sum += ev.stats.bytes_read;
     }
     print_message("bytes read: %.1f MB alone, %.1f MB two together\n", (double)alone * 1e-6, (double)sum * 1e-6);
-    assert_true(alone > 1000000 && sum > alone && sum < 2 * alone);
+    assert_true(alone > 1000000 && sum + 100 > alone && sum < 2 * alone);
     session_close(&a);
     session_close(&b);
     engine_close(&e);
