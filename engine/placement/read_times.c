@@ -2,13 +2,19 @@
 
 #include <math.h>
 
+static bool counts(const struct read_times *t, int i) {
+    enum { LIFE = 12 }; /* batches */
+    return t->at[i].n && t->n_added - t->at[i].added <= LIFE;
+}
 static int index_of(int n) { return (int)lround(2 * log2(n)); }
 
 void read_times_add(struct read_times *t, int n, double seconds) {
     const double weight = 0.3; /* of a new one: noise is averaged, another load is noticed soon */
     const int i = n > 0 ? index_of(n) : READ_TIMES;
     if (i >= READ_TIMES || !(seconds > 0)) return;
-    if (!t->at[i].n) t->at[i].n = n, t->at[i].seconds = seconds;
+    const bool is_known = counts(t, i);
+    t->at[i].added = ++t->n_added;
+    if (!is_known) t->at[i].n = n, t->at[i].seconds = seconds;
     /* for the tokens of the first one, so that the point stays where it is */
     else t->at[i].seconds += weight * (seconds * t->at[i].n / n - t->at[i].seconds);
 }
@@ -17,7 +23,7 @@ double read_times_expect(const struct read_times *t, int n, double (*expected)(c
                          const void *ctx) {
     int below = -1, above = -1;
     for (int i = 0; i < READ_TIMES; i++) {
-        if (!t->at[i].n) continue;
+        if (!counts(t, i)) continue;
         if (t->at[i].n <= n) below = i;
         else if (above < 0) above = i;
     }

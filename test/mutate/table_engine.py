@@ -394,6 +394,7 @@ change("join-cancel", "a cancelled prompt stops those that are read with it", "u
 change("join-kinds", "short prompts are read with longer ones", "unit_joining", ("engine/session/prefill_join.c", "few != is_few(g->first->prefill.job.n) ||", ""))
 change("join-logits", "prompts that are read together get the first token of the first", "unit_joining", ("engine/session/prefill_join.c", "(size_t)g->n * (size_t)eng->info.vocab", "0 * (size_t)eng->info.vocab"))
 change("join-gain", "prompts are read together whether it pays or not", "unit_joining", ("engine/placement/policy.c", "return joined_s <= group_s + (1 - gain) * alone_s;", "return true;"))
+change("join-cold", "a time that was measured once decides for ever", "unit_joining", ("engine/placement/read_times.c", "return t->at[i].n && t->n_added - t->at[i].added <= LIFE;", "return t->at[i].n;"))
 change("join-size", "more rows are read together than the workspace has", "unit_joining", ("engine/session/prefill_join.c", "g->rows + j->n > eng->prefill_work.rows ||", ""))
 change("join-end", "a prompt that is read with others ends while its rows are computed", "unit_joining", ("engine/session/session.c", "s->engine->advancing != leader_of(s)", "s->engine->advancing != s"))
 change("join-paused", "a prompt that passes others takes their workspace", "unit_joining", ("engine/session/prefill_queue.c", "s->prefill.below ? prefill_leader(s->prefill.below) : NULL;", "s->prefill.below;"))

@@ -199,6 +199,11 @@ static void times_are_learnt(void **st) {
     const struct read_times before = t;
     read_times_add(&t, 0, 1), read_times_add(&t, 100000, 1), read_times_add(&t, 40, 0), read_times_add(&t, -3, 1);
     assert_memory_equal(&t, &before, sizeof t);
+    assert_float_equal(read_times_expect(&t, 120, linear, &per), 0.52 * 1.25, 1e-9);
+    for (int i = 0; i < 12; i++) read_times_add(&t, 40, 0.2);
+    assert_float_equal(read_times_expect(&t, 80, linear, &per), 0.52, 1e-9);
+    read_times_add(&t, 40, 0.2);
+    assert_float_equal(read_times_expect(&t, 80, linear, &per), 0.3, 1e-9); /* hoped again */
     read_times_add(&t, 512, 1);
     read_times_add(&t, 1, 1);
     assert_true(policy_may_join(1, 1, 1.75));
