@@ -84,6 +84,7 @@ struct policy_passed { /* the prefill in progress */
     bool is_on_cpu;
 };
 bool policy_may_pass(const struct policy_pass_in *in, const struct policy_passed *p);
+enum { POLICY_JOINED_TOKENS = 512 }; /* most tokens of prompts that the CPU reads together: more gain nothing */
 /* Whether a prompt is read together with others on the CPU, of seconds that the others take, that it takes alone, and
  * that all take together: if that adds clearly less than the prompt alone would take after them. */
 bool policy_may_join(double group_s, double alone_s, double joined_s);

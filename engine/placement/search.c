@@ -229,8 +229,17 @@ static void paged_cost(const struct search_in *in, const struct search_policy *p
     out->prefill_s = passes * pass_time(in, &q, &r, t, NULL) + head_time(in, p->n_rows);
 }
 
-/* The CPU, and devices as they are: prompts are prefilled one after the other, then the policy chooses the mode and who
- * takes turns. */
+/* Seconds for a prompt that the CPU reads with as many others as it joins. */
+static double joined_prefill_s(const struct search_in *in, int n_prompts) {
+    const int n = (int)max_of(in->prompt_tokens, 1), most = (int)max_of(POLICY_JOINED_TOKENS / n, 1),
+              together = n_prompts < most ? n_prompts : most;
+    const double alone_s = cost_prefill(in->cost, in->model, &(struct cost_prefill){.mode = PREFILL_CPU, .n = n}),
+                 all_s =
+                     cost_prefill(in->cost, in->model, &(struct cost_prefill){.mode = PREFILL_CPU, .n = n * together});
+    return min_of(alone_s, all_s / together);
+}
+/* The CPU, and devices as they are: prompts are prefilled one after the other, short ones together on the CPU, then the
+ * policy chooses the mode and who takes turns. */
 static void session_cost(const struct search_in *in, const struct search_policy *p, struct search_cost *out) {
     struct policy_machine m = p->placement == SEARCH_HYBRID ? *in->machine : (struct policy_machine){0};
     struct policy_decode_out d;
@@ -243,7 +252,7 @@ static void session_cost(const struct search_in *in, const struct search_policy 
                         &d);
     out->decode_s = d.tpot_s;
     struct cost_prefill one = {.mode = PREFILL_CPU, .n = (int)max_of(in->prompt_tokens, 1)};
-    double best = cost_prefill(in->cost, in->model, &one);
+    double best = joined_prefill_s(in, p->n_rows);
     one.ranks = m.n_devices, one.is_resident = m.n_device_layers == in->model->layers,
     one.n_expert_layers = m.n_expert_layers;
     for (int mode = PREFILL_BLEND; mode <= PREFILL_DSLP; mode++) {

@@ -12,9 +12,8 @@
 #include "engine/session/tpot.h"
 
 enum {
-    ROWS_MOST = 512, /* in all: more gain nothing */
-    TRIES = 32,      /* sessions that are looked at for a prompt */
-    UNITS = 4,       /* of a prompt that is prepared: one that loads more from the disk is not joined */
+    TRIES = 32, /* sessions that are looked at for a prompt */
+    UNITS = 4,  /* of a prompt that is prepared: one that loads more from the disk is not joined */
 };
 
 static struct session *session_of(const struct fair_entry *t) {
@@ -49,7 +48,7 @@ void prefill_join_observe(const struct session *s, double seconds) {
     int n = 0, end = 0;
     for (const struct prefill_job *j = first; j; j = j->joined)
         n += j->n, end = end > j->pos + j->n ? end : j->pos + j->n;
-    if (end <= EARLY && n <= ROWS_MOST && !first->on_logits && !first->images.features)
+    if (end <= EARLY && n <= POLICY_JOINED_TOKENS && !first->on_logits && !first->images.features)
         read_times_add(&s->engine->read_times[is_few(first->n)], n, seconds);
 }
 
@@ -57,7 +56,7 @@ void prefill_join_observe(const struct session *s, double seconds) {
 static bool is_joinable(const struct session *s) {
     const struct prefill_job *j = &s->prefill.job;
     const int rows = s->engine->prefill_work.rows;
-    return j->n <= ROWS_MOST && j->n <= rows && !j->on_logits && !s->n_images &&
+    return j->n <= POLICY_JOINED_TOKENS && j->n <= rows && !j->on_logits && !s->n_images &&
            (!j->is_aligned || prefill_batch_end(rows, j->cut, j->pos) >= j->pos + j->n);
 }
 /* Whether a queued prompt is worth a look. */
@@ -105,7 +104,7 @@ static bool join(struct group *g, struct session *s) {
     const bool few = is_few(j->n);
     const double alone_s = expected_seconds(eng, few, j->n, j->pos),
                  joined_s = expected_seconds(eng, few, g->rows + j->n, (g->first->prefill.job.pos + j->pos) / 2);
-    if (!is_joinable(s) || few != is_few(g->first->prefill.job.n) || g->rows + j->n > ROWS_MOST ||
+    if (!is_joinable(s) || few != is_few(g->first->prefill.job.n) || g->rows + j->n > POLICY_JOINED_TOKENS ||
         g->rows + j->n > eng->prefill_work.rows || !policy_may_join(g->expected_s, alone_s, joined_s) ||
         kv_commit(&s->kv, j->pos + j->n, &e))
         return false;
