@@ -1,8 +1,10 @@
 #include "engine/session/prefill_join.h"
 
+#include <math.h>
 #include <stddef.h>
 #include <stdio.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "engine/session/policy_machine.h"
 #include "engine/session/prefill_begin.h"
@@ -13,8 +15,11 @@
 
 enum {
     TRIES = 32, /* sessions that are looked at for a prompt */
-    UNITS = 4,  /* of a prompt that is prepared: one that loads more from the disk is not joined */
+    UNITS = 2,  /* of a prompt that is prepared: one that loads more from the disk is not joined */
 };
+
+/* No more are looked for after this share of the time that the prompt is expected to take, or after SOON_S. */
+static const double SHARE = 0.1, SOON_S = 0.005;
 
 static struct session *session_of(const struct fair_entry *t) {
     return (struct session *)((char *)t - offsetof(struct session, queue_entry));
@@ -63,8 +68,10 @@ static bool is_joinable(const struct session *s) {
 static bool may_try(const void *ctx, const struct fair_entry *t) {
     const struct group *g = ctx;
     const struct session *s = session_of(t), *older = g->first->prefill.below;
-    return s->hold == HOLD_NONE && s->prefill.tried != g->first->turn_id && !s->n_images && !s->n_answered &&
-           !s->request.logits && tpot_admits(s->engine, s) && (!older || prefill_may_pass(s, older, g->expected_s));
+    const bool is_long = s->n_tokens - s->n_kv > s->engine->prefill_work.rows; /* much of it may be on the disk */
+    return s->hold == HOLD_NONE && !is_long && s->prefill.tried != g->first->turn_id && !s->n_images &&
+           !s->n_answered && !s->request.logits && tpot_admits(s->engine, s) &&
+           (!older || prefill_may_pass(s, older, g->expected_s));
 }
 
 /* Takes the next session of the queue; NULL: none. Its place there is stored. */
@@ -138,7 +145,8 @@ void prefill_join_others(struct session *s) {
     if (!eng->joined_logits &&
         !(eng->joined_logits = mem_alloc(PREFILL_JOINED_MOST * (size_t)eng->info.vocab * sizeof *eng->joined_logits)))
         return;
-    for (int i = 0; i < TRIES && g.n < PREFILL_JOINED_MOST; i++) {
+    const double until = clock_now() + fmax(SOON_S, SHARE * g.expected_s);
+    for (int i = 0; i < TRIES && g.n < PREFILL_JOINED_MOST && clock_now() < until; i++) {
         struct session *next = take_next(&g, &was);
         if (!next) break;
         if (!join(&g, next)) put_back(next, &was);
