@@ -215,6 +215,7 @@ change("calls-item", "lists of MiniMax-M3's calls are objects", "unit_tools", ("
 change("calls-typed", "MiniMax-M3's numbers are strings", "unit_tools", ("tokenizer/chat/tool_calls_tags.c", "k ? tool_call_param_kinds(tools, k, key) : 0, depth + 1", "KIND_PLAIN, depth + 1"))
 change("calls-suffix", "Hunyuan's tags have no suffix", "unit_tools", ("tokenizer/chat/tool_calls_tags.c", "parse_pairs(p, in, NULL, p->dialect->suffix)", "parse_pairs(p, in, NULL, NULL)"))
 change("mistral-call-id", "the id of a Mistral call is part of its name", "unit_tools", ("tokenizer/chat/tool_calls_json.c", '"[CALL_ID]", &name)', '"[CALL_ID]", &(struct markup_range){0})'))
+change("calls-braces", "a call in doubled braces is text", "unit_tools", ("tokenizer/chat/tool_calls_json.c", 'return markup_starts_with(in, "{") ? in : t;', 'return t;'))
 change("calls-in-a-row", "calls in JSON that follow each other without a list are refused", "unit_tools", ("tokenizer/chat/tool_calls_json.c", 'if (more.s <= t.s || !markup_starts_with(more, "{")) break;', 'break;'))
 change("seed-line-ends", "line ends around a value of Seed-OSS's calls are dropped", "unit_tools", ("tokenizer/chat/dialects.c", '.keeps_line_ends = true, ', ''))
 change("calls-step3", "Step3's calls are taken for plain invokes", "unit_tools", ("tokenizer/chat/dialects.c", '"steptml:", ', '"", '))

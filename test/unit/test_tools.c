@@ -95,6 +95,12 @@ static void test_text(void **state) {
     check_text("```json\n" CALL "\n```", one);
     check_text("\n```\n" CALL "```\n", one);
     check_text(CALL, one);
+    check_text("{" CALL "}", one); /* as Qwen2.5-Coder's template shows them */
+    check_text("{" CALL "}\n{" CALL "}", "weather({\"city\": \"Bern\"}) weather({\"city\": \"Bern\"})");
+    check("<tool_call>\n{" CALL "}\n</tool_call>", one);
+    check_text("{{}", "?");
+    check_text("{}}", "?");
+    check_text("{", "?");
     check_text("[" CALL ", " CALL "]", "weather({\"city\": \"Bern\"}) weather({\"city\": \"Bern\"})");
     check_text("```json\n" CALL "\n" CALL "\n```", "weather({\"city\": \"Bern\"}) weather({\"city\": \"Bern\"})");
     check_text("<tools>\n" CALL "\n</tools>", one);

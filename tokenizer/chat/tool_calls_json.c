@@ -22,10 +22,18 @@ static int add_object_call(struct tool_calls *c, const struct json *j) {
     return arguments ? json_write(&k->arguments, arguments) : buf_str(&k->arguments, "{}");
 }
 
+/* Removes the outer pair of doubled braces, {{…}}. Qwen2.5-Coder's template shows calls in this form. */
+static struct markup_range without_outer_braces(struct markup_range t) {
+    if (!markup_starts_with(t, "{") || t.end - t.s < 2 || t.end[-1] != '}') return t;
+    const struct markup_range in = markup_trim((struct markup_range){t.s + 1, t.end - 1});
+    return markup_starts_with(in, "{") ? in : t;
+}
+
 /* A call, or a list of calls. */
 static int add_json_value(struct tool_calls *c, struct markup_range t) {
     struct arena arena = {0};
     struct json j;
+    t = without_outer_braces(t);
     int rc = json_parse(&arena, t.s, (size_t)(t.end - t.s), 0, "calls", &j, NULL);
     if (!rc && j.type == JSON_ARRAY && !j.n) rc = ERR_MODEL;
     for (uint32_t i = 0; !rc && j.type == JSON_ARRAY && i < j.n; i++) rc = add_object_call(c, &j.items[i]);
