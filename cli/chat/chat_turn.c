@@ -263,6 +263,7 @@ int chat_turn_start(struct repl *r, struct chat_session *t, bool background, str
     t->prompt.source = t->on_finish ? NULL : constraint_of_options(r->app); /* summaries are not constrained */
     if (r->app->tools && begins_answer(t) && (rc = tool_set_force(r->app, &t->prompt, e))) return rc;
     if ((rc = turn_start(&t->turn, r->app, t->client, &t->prompt, &q, NULL, NULL, e))) return rc;
+    turn_set_text_tools(&t->turn, r->app->tools && !t->on_finish ? &r->app->tools->list : NULL);
     r->exit_warned = t->asks = false;
     t->started_s = clock_now();
     if (background) return 0;

@@ -160,6 +160,7 @@ static int answer_calls(struct oneshot *o, struct error *e) {
 static int answer_with_tools(struct oneshot *o, struct error *e) {
     do {
         TRY(turn_start(&o->turn, o->app, o->client, o->prompt, &o->request, o->is_live ? print_live : NULL, o, e));
+        turn_set_text_tools(&o->turn, o->app->tools ? &o->app->tools->list : NULL);
         oneshot_turn_wait(o->app, &o->turn, "reading the prompt");
         if (o->turn.failed) return *e = o->turn.error, e->code;
         TRY(tool_round_take(&o->round, o->app, &o->turn, o->conv, e));

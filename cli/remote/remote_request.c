@@ -113,27 +113,13 @@ static void read_tool_calls(struct remote_request *c, const struct json *list) {
         add_to_call(c, &c->tools[at].arguments, arguments);
     }
 }
-/* Puts a call's arguments on one line, if they are JSON. */
-static void put_arguments(struct buf *b, const struct buf *text) {
-    struct arena arena = {0};
-    struct json j;
-    if (!text->len) buf_str(b, "{}");
-    else if (json_parse(&arena, text->data, text->len, 0, "arguments", &j, NULL)) buf_add(b, text->data, text->len);
-    else json_write(b, &j);
-    arena_free(&arena);
-}
-
 /* Emits tool calls when they are complete, one a line. */
 static void queue_tool_calls(struct remote_request *c) {
     for (size_t i = 0; i < sizeof c->tools / sizeof *c->tools; i++) {
         struct buf b = {0};
         if (!c->tools[i].name.len) continue;
-        buf_str(&b, "{\"name\": ");
-        out_json_string(&b, c->tools[i].name.data, c->tools[i].name.len);
-        buf_str(&b, ", \"arguments\": ");
-        put_arguments(&b, &c->tools[i].arguments);
-        buf_str(&b, "}\n");
-        if (!b.failed) queue_text(c, OUTPUT_TOOL_CALL, b.data, b.len);
+        if (!tool_calls_put_line(&b, &c->tools[i].name, &c->tools[i].arguments))
+            queue_text(c, OUTPUT_TOOL_CALL, b.data, b.len);
         else c->parse_error = "no memory";
         buf_free(&b);
     }

@@ -53,7 +53,7 @@ void anthropic_whole(struct buf *b, struct api_answer *a, const struct api_choic
         buf_fmt(b, ", \"signature\": \"%s\"}", signature);
         comma = ", ";
     }
-    if ((t->text.len && !api_calls_are_text(c)) || (t->tool.len && !c->calls->n)) {
+    if (t->text.len || (t->tool.len && !c->calls->n)) {
         buf_fmt(b, "%s{\"type\": \"text\", \"text\": ", comma);
         api_put_answer_text(b, c);
         buf_char(b, '}');

@@ -75,20 +75,21 @@ void api_override_sampling(const struct api_request *r, int choice, struct sampl
     s->bias = r->bias, s->n_bias = r->n_bias;
 }
 
+const struct json *api_text_tools(const struct api_request *r) {
+    return r->markup || r->no_tool_calls || r->has_source ? NULL : r->tools;
+}
+
 int api_parse_tools(const struct api_request *r, const struct turn *t, struct tool_calls *out) {
-    /* its text may be a call where nothing else asks for JSON */
-    const bool may_be_text = r->tools && !r->has_source && t->reason == DONE_STOP && !t->stop_found;
     if (r->markup || r->no_tool_calls) return 0;
-    if (turn_calls(t, r->tools, may_be_text, out) == ERR_MEMORY) return ERR_MEMORY;
+    if (turn_calls(t, r->tools, out) == ERR_MEMORY) return ERR_MEMORY;
     if (r->single_tool_call && out->n) tool_calls_truncate(out, 1);
     return 0;
 }
 
-bool api_calls_are_text(const struct api_choice *c) { return c->calls->n && !c->turn->tool.len; }
 void api_put_answer_text(struct buf *b, const struct api_choice *c) {
     const struct turn *t = c->turn;
     struct buf text = {0};
-    if (!api_calls_are_text(c)) buf_add(&text, t->text.data ? t->text.data : "", t->text.len);
+    buf_add(&text, t->text.data ? t->text.data : "", t->text.len);
     if (!c->calls->n && t->tool.len) buf_add(&text, t->tool.data, t->tool.len);
     out_json_string(b, text.data ? text.data : "", text.len);
     b->failed |= text.failed;

@@ -143,12 +143,11 @@ void api_answer_free(struct api_answer *a);
  * the turn. */
 void api_override_sampling(const struct api_request *r, int choice, struct sampling *s);
 
+/* Tools whose calls may be an answer's text (turn_set_text_tools()): none where something else asks for JSON. */
+const struct json *api_text_tools(const struct api_request *r);
 /* Parses the tool calls of an answer; none with `markup`. Returns 0 or ERR_MEMORY; text that is not a call yields
  * none. */
 int api_parse_tools(const struct api_request *r, const struct turn *t, struct tool_calls *out);
-/* Whether the calls of an answer are its text: they were written without the template's marks, and a stream has sent
- * them as text. */
-bool api_calls_are_text(const struct api_choice *c);
 /* Appends the answer's text: the text proper, and tool calls that could not be parsed. */
 void api_put_answer_text(struct buf *b, const struct api_choice *c);
 /* Appends the head of a server-sent event whose data is an object with the event's name as its type: event: NAME, data:

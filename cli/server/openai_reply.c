@@ -239,7 +239,7 @@ void openai_chat_end(struct buf *b, struct api_answer *a, const struct api_choic
 static void put_message(struct buf *b, const struct api_answer *a, const struct api_choice *c) {
     const struct turn *t = c->turn;
     buf_str(b, "{\"role\": \"assistant\", \"content\": ");
-    if (c->calls->n && (!t->text.len || api_calls_are_text(c))) buf_str(b, "null");
+    if (c->calls->n && !t->text.len) buf_str(b, "null");
     else api_put_answer_text(b, c);
     if (t->thinking.len) {
         buf_str(b, ", ");

@@ -107,7 +107,7 @@ void responses_whole(struct buf *b, struct api_answer *a, const struct api_choic
     const struct turn *t = c->turn;
     struct buf items = {0}, text = {0};
     int index = 0;
-    if (!api_calls_are_text(c)) buf_add(&text, t->text.data ? t->text.data : "", t->text.len);
+    buf_add(&text, t->text.data ? t->text.data : "", t->text.len);
     if (!c->calls->n && t->tool.len) buf_add(&text, t->tool.data, t->tool.len);
     const bool only_thought = !text.len && !c->calls->n && t->thinking.len;
     if (t->thinking.len)

@@ -494,6 +494,7 @@ static int begin_turn(struct http_choice *c, struct serve_session *k, struct err
     if (x->request.has_source) c->prompt->source = &x->request.source;
     TRY(turn_start(&c->turn, x->model->app, k->client, c->prompt, &q, add_generated, c, e));
     turn_set_stops(&c->turn, x->request.stop, x->request.n_stop);
+    turn_set_text_tools(&c->turn, api_text_tools(&x->request));
     const struct json *begun = x->request.partial_answer;
     c->turn.text_begun = begun && begun->n;
     buf_free(&k->answer);

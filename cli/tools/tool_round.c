@@ -45,7 +45,7 @@ int tool_round_take(struct tool_round *q, const struct app *a, const struct turn
     tool_calls_truncate(&q->calls, 0);
     q->n_done = 0;
     if (!a->tools || t->failed || t->reason != DONE_STOP) return 0; /* a call that was cut never runs */
-    int rc = turn_calls(t, &a->tools->list, true, &q->calls);
+    int rc = turn_calls(t, &a->tools->list, &q->calls);
     for (size_t i = 0; i < q->calls.n && !rc; i++) rc = normalize_arguments(&q->calls.v[i].arguments);
     if (!rc) rc = set_ids(&q->calls, conv);
     if (rc) tool_calls_truncate(&q->calls, 0);

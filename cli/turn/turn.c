@@ -31,15 +31,11 @@ const struct buf *turn_markup_text(const struct turn *t, size_t n_calls) {
     return !n_calls && t->tool.len && !t->failed && t->reason == DONE_STOP ? &t->tool : NULL;
 }
 
-int turn_calls(const struct turn *t, const struct json *tools, bool may_be_text, struct tool_calls *out) {
+int turn_calls(const struct turn *t, const struct json *tools, struct tool_calls *out) {
     struct buf s = {0};
-    const bool is_text = !t->tool.len && may_be_text; /* calls without the template's marks */
-    const struct buf *from = is_text ? &t->text : &t->tool;
-    if (!from->len) return ERR_MODEL;
-    out_utf8(&s, from->data, from->len);
-    const int rc = s.failed  ? ERR_MEMORY
-                   : is_text ? tool_calls_parse_text(s.data, s.len, tools, out)
-                             : tool_calls_parse(s.data, s.len, tools, out);
+    if (!t->tool.len) return ERR_MODEL;
+    out_utf8(&s, t->tool.data, t->tool.len);
+    const int rc = s.failed ? ERR_MEMORY : tool_calls_parse(s.data, s.len, tools, out);
     buf_free(&s);
     return rc;
 }
@@ -78,6 +74,27 @@ static size_t begun_character(const char *s, size_t n) {
     return 0;
 }
 
+/* Whether no text was shown so far, and it may be calls. */
+static bool may_be_calls(const struct turn *t) {
+    return t->text_tools && !t->n_shown && !t->tool.len &&
+           tool_calls_may_be_text(t->text.data, t->text.len, t->text_tools);
+}
+
+/* Makes calls of the text of an ended answer, if it is nothing else. */
+static int take_calls_of_text(struct turn *t) {
+    struct tool_calls calls = {0};
+    struct buf s = {0};
+    if (t->failed || t->stop_hit || t->reason != DONE_STOP || !t->text.len || !may_be_calls(t)) return 0;
+    out_utf8(&s, t->text.data, t->text.len);
+    int rc = s.failed ? ERR_MEMORY : tool_calls_parse_text(s.data, s.len, t->text_tools, &calls);
+    for (size_t i = 0; i < calls.n && !rc; i++)
+        rc = tool_calls_put_line(&t->tool, &calls.v[i].name, &calls.v[i].arguments);
+    if (!rc) t->text.len = 0, *t->text.data = 0;
+    tool_calls_free(&calls);
+    buf_free(&s);
+    return rc == ERR_MEMORY ? rc : 0;
+}
+
 /* Searches the unshown text for a stop string, and emits all that cannot begin one, in whole characters: a control
  * token that adds no text may have parted one, and a stream that gets its parts at once shows it. */
 static int show_text(struct turn *t, bool all) {
@@ -97,7 +114,7 @@ static int show_text(struct turn *t, bool all) {
         t->text.data[t->text.len] = 0;
         engine_client_cancel(t->client);
         n_held = 0;
-    }
+    } else if (!all && may_be_calls(t)) return 0;
     size_t end = t->text.len - (all ? 0 : n_held), from = t->n_shown;
     t->n_shown = end;
     return emit_text(t, OUTPUT_TEXT, t->text.data + from, end - from);
@@ -126,6 +143,7 @@ static int on_part(void *ctx, enum output_kind part, const char *data, size_t n)
     struct buf *b = part == OUTPUT_TEXT ? &t->text : part == OUTPUT_THINKING ? &t->thinking : &t->tool;
     if (buf_add(b, data, n)) return ERR_MEMORY;
     if (t->resuming) return t->n_tool_shown = t->tool.len, 0;
+    if (part == OUTPUT_TOOL_CALL && t->text_tools && t->text.len) TRY(show_text(t, false)); /* it was held back */
     return part == OUTPUT_TEXT ? show_text(t, false) : show_part(t, part, false);
 }
 
@@ -195,6 +213,8 @@ void turn_set_stops(struct turn *t, const char *const *stop, size_t n) {
     t->n_stop = n;
 }
 
+void turn_set_text_tools(struct turn *t, const struct json *tools) { t->text_tools = tools; }
+
 /* Opens the filter of the answer's tokens. Tokens of an earlier turn count as its beginning. */
 static int open_constraint(struct turn *t, const struct prompt *p, struct request *q, struct error *e) {
     int rc =
@@ -260,6 +280,7 @@ static void finish_turn(struct turn *t) {
     if (!rc && b.len) rc = feed_bytes(t, b.data, b.len, false);
     if (!rc && t->parser) rc = output_parser_flush(t->parser, on_part, t);
     if (!rc) rc = show_part(t, OUTPUT_THINKING, true);
+    if (!rc) rc = take_calls_of_text(t);
     if (!rc && t->text.data && !t->stop_hit) rc = show_text(t, true);
     if (!rc) rc = show_part(t, OUTPUT_TOOL_CALL, true);
     if (rc == ERR_MEMORY) t->text_error = rc;

@@ -26,7 +26,8 @@ struct turn {
     struct buf text, thinking, tool;
     const char *const *stop; /* strings that end the answer; --until's unless turn_set_stops was called */
     size_t n_stop;
-    const char *stop_found; /* the stop string that ended the answer, or NULL */
+    const char *stop_found;        /* the stop string that ended the answer, or NULL */
+    const struct json *text_tools; /* of turn_set_text_tools(), or NULL */
     /* bytes of text emitted: the rest may begin a stop string, or a character */
     size_t n_shown;
     size_t n_thinking_shown, n_tool_shown; /* the same of the other parts */
@@ -62,6 +63,10 @@ int turn_start(struct turn *t, struct app *a, struct engine_client *s, const str
                turn_fn fn, void *ctx, struct error *e);
 /* Replaces the stop strings of the options; they must outlive the turn. Call before the first event. */
 void turn_set_stops(struct turn *t, const char *const *stop, size_t n);
+/* Makes calls of an answer's text that is nothing but calls of these tools (tool_calls_parse_text()). Text that may be
+ * such an answer is held back, until it is more, or the answer ends. NULL: text is text. The tools must outlive the
+ * turn. Call before the first event. */
+void turn_set_text_tools(struct turn *t, const struct json *tools);
 /* Handles an event of this turn's client; the last one sets t->running to false. */
 void turn_event(struct turn *t, const struct engine_event *news);
 /* Formats the decode speed in tokens per second; returns out. */
@@ -73,10 +78,9 @@ bool turn_repeats(const struct turn *t);
 const struct buf *turn_markup_text(const struct turn *t, size_t n_calls);
 /* Returns how many of the logprobs belong to text that has been emitted: none of a stop string, nor of text that may
  * begin one. */
-/* Appends the calls of an ended answer. may_be_text: its text is calls if it is nothing else (tool_calls_parse_text).
- * ERR_MODEL: it has none, or none that can be parsed; ERR_MEMORY. */
-int turn_calls(const struct turn *t, const struct json *tools, bool may_be_text, struct tool_calls *out);
 size_t turn_shown_logprobs(const struct turn *t);
+/* Appends the calls of an ended answer. ERR_MODEL: it has none, or none that can be parsed; ERR_MEMORY. */
+int turn_calls(const struct turn *t, const struct json *tools, struct tool_calls *out);
 void turn_free(struct turn *t);
 const char *turn_reason_name(enum done_reason r); /* "stop", "length", "context", "cancelled" */
 

@@ -7,8 +7,8 @@ BLEND = "engine/exec/blend/prefill_blend.c"
 
 # --- tokenizer/ ---------------------------------------------------------------------------------------------------------------
 
-change("text-call-any", "JSON with a name is a call whether there is such a tool or not", "unit_tools", ("tokenizer/chat/tool_calls.c", "rc = is_tool(tools, &out->v[i].name) ? 0 : ERR_MODEL;", "rc = 0;"))
-change("text-call-inside", "an example of a call in a text is a call", "unit_tools", ("tokenizer/chat/tool_calls.c", "if (end && end + 3 == t.end) return", "if (end) return"))
+change("text-call-any", "JSON with a name is a call whether there is such a tool or not", "unit_tools", ("tokenizer/chat/tool_calls_text.c", "name->data + name->len}, true) ? 0 : ERR_MODEL;", "name->data + name->len}, true) ? 0 : 0;"))
+change("text-call-inside", "an example of a call in a text is a call", "unit_tools", ("tokenizer/chat/tool_calls_text.c", "if (end && end + 3 == t.end) return", "if (end) return"))
 change("special-injection", "control tokens in a user's text are accepted", "unit_tokenizer", ("tokenizer/added_tokens.c", "takes_control = takes_control && (text.origin ? text.origin[i] : origin) == TEXT_TEMPLATE;", ""))
 change("tekken-sizes", "tokens of tekken.json past the vocabulary's size count", "unit_tokenizer_vendors", ("tokenizer/load_tiktoken.c", "all - control < vocab->n ? (uint32_t)(all - control) : vocab->n", "vocab->n"))
 change("tekken-first", "tokens of tekken.json have their ranks as ids", "unit_tokenizer_vendors", ("tokenizer/load_tiktoken.c", "tekken_ranks(t, vocab, ranks, (uint32_t)control, e)", "tekken_ranks(t, vocab, ranks, special->n, e)"))
@@ -141,7 +141,7 @@ change("fork-saved", "a fork is not saved before its first question", "e2e_comma
 change("system-saved", "a system prompt is not saved before the next question", "e2e_commands", ("cli/chat/command_conversation.c", "    chat_session_save(r, r->active);\n    screen_print(r, removes", "    screen_print(r, removes"))
 change("ollama-lines", "line ends in the arguments of a call break the line of its object", "e2e_apis", ("cli/server/ollama_reply.c", "json[i] == '\\n' || json[i] == '\\r' ? ' ' : json[i]", "json[i]"))
 change("generate-calls", "/api/generate drops what the model writes as a call", "e2e_apis", ("cli/server/ollama_request.c", "    r->no_tool_calls = true;\n", ""))
-change("call-bytes", "a call with bytes that are no UTF-8 is none in answers of the server", "e2e_apis", ("cli/turn/turn.c", "out_utf8(&s, from->data", "buf_add(&s, from->data"))
+change("call-bytes", "a call with bytes that are no UTF-8 is none in answers of the server", "e2e_apis", ("cli/turn/turn.c", "out_utf8(&s, t->tool.data", "buf_add(&s, t->tool.data"))
 change("parted-thinking", "a stream of thinking has parts of characters", "e2e_apis", ("cli/turn/turn.c", "(all ? 0 : begun_character(b->data + from, b->len - from))", "0"))
 change("compact-attached", "/compact in an attached chat does not shorten a request that does not fit", "e2e_remote", ("cli/chat/compact.c", "if (!rc) rc = check_fits(", "if (0) rc = check_fits("))
 change("markup-chat", "markup that is not a call is no part of a chat", "e2e_tools", ("cli/chat/chat_turn.c", "    add_markup(t);\n", ""))
@@ -216,6 +216,8 @@ change("calls-typed", "MiniMax-M3's numbers are strings", "unit_tools", ("tokeni
 change("calls-suffix", "Hunyuan's tags have no suffix", "unit_tools", ("tokenizer/chat/tool_calls_tags.c", "parse_pairs(p, in, NULL, p->dialect->suffix)", "parse_pairs(p, in, NULL, NULL)"))
 change("mistral-call-id", "the id of a Mistral call is part of its name", "unit_tools", ("tokenizer/chat/tool_calls_json.c", '"[CALL_ID]", &name)', '"[CALL_ID]", &(struct markup_range){0})'))
 change("calls-braces", "a call in doubled braces is text", "unit_tools", ("tokenizer/chat/tool_calls_json.c", 'return markup_starts_with(in, "{") ? in : t;', 'return t;'))
+change("calls-shown", "a stream sends a call in JSON as text before it is a call", "e2e_apis", ("cli/turn/turn.c", "} else if (!all && may_be_calls(t)) return 0;", "}"))
+change("calls-held", "a stream holds all text back where tools are offered", "unit_tools", ("tokenizer/chat/tool_calls_text.c", "if ((*t.s != '{' && *t.s != '[') || !may_be_call(t, tools)) return false;", ""))
 change("calls-in-a-row", "calls in JSON that follow each other without a list are refused", "unit_tools", ("tokenizer/chat/tool_calls_json.c", 'if (more.s <= t.s || !markup_starts_with(more, "{")) break;', 'break;'))
 change("seed-line-ends", "line ends around a value of Seed-OSS's calls are dropped", "unit_tools", ("tokenizer/chat/dialects.c", '.keeps_line_ends = true, ', ''))
 change("calls-step3", "Step3's calls are taken for plain invokes", "unit_tools", ("tokenizer/chat/dialects.c", '"steptml:", ', '"", '))

@@ -84,6 +84,7 @@ static void check_text(const char *text, const char *want) {
     if (rc) buf_str(&got, "?");
     for (size_t i = 0; i < c.n; i++) buf_fmt(&got, "%s%s(%s)", i ? " " : "", c.v[i].name.data, c.v[i].arguments.data);
     assert_string_equal(got.data, want);
+    for (size_t n = 0; n <= strlen(text) && c.n; n++) assert_true(tool_calls_may_be_text(text, n, &tools));
     assert_int_equal(tool_calls_parse_text(text, strlen(text), NULL, &c), ERR_MODEL); /* without tools */
     buf_free(&got);
     tool_calls_free(&c);
@@ -117,6 +118,33 @@ static void test_text(void **state) {
     check_text("", "?");
     check_text("weather", "?");
 #undef CALL
+}
+
+/* The bytes of a text that tell that it is not calls; -1: it may be calls to its end. */
+static int told_after(const char *text) {
+    struct arena arena = {0};
+    struct json tools;
+    int told = -1;
+    assert_int_equal(json_parse(&arena, weather, sizeof weather - 1, 0, "tools", &tools, NULL), 0);
+    for (size_t n = 0; n <= strlen(text) && told < 0; n++)
+        if (!tool_calls_may_be_text(text, n, &tools)) told = (int)n;
+    arena_free(&arena);
+    return told;
+}
+static void test_may_be_text(void **state) {
+    assert_int_equal(told_after("The weather"), 1);
+    assert_int_equal(told_after("```python\nprint(1)\n```"), 11);
+    assert_int_equal(told_after("`name`"), 2);
+    assert_int_equal(told_after("{\"city\": \"Bern\"}"), 3);
+    assert_int_equal(told_after("{\"name\": \"weber\"}"), 13);
+    assert_int_equal(told_after("{\"name\": 1}"), 10);
+    assert_int_equal(told_after("{\"type\": \"object\"}"), 11);
+    assert_int_equal(told_after("[1, 2]"), 2);
+    assert_int_equal(told_after("{\"name\": \"weather\"} It rains."), 21);
+    assert_int_equal(told_after("```json\n{\"name\": \"weather\"}\n```\nso"), 33);
+    assert_int_equal(told_after("<tools>\n{\"name\": \"weather\"}\n</tools>!"), 37);
+    assert_int_equal(told_after("{\"function\": {\"name\": \"weather\"}}"), -1);
+    assert_int_equal(told_after(" \n"), -1);
 }
 
 /* Values in tags are what the schema of the parameter allows, however it says so. */
@@ -505,10 +533,16 @@ static void test_no_calls(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_markup),    cmocka_unit_test(test_text),
-                                       cmocka_unit_test(test_notations), cmocka_unit_test(test_marks_in_strings),
-                                       cmocka_unit_test(test_several),   cmocka_unit_test(test_types),
-                                       cmocka_unit_test(test_streams),   cmocka_unit_test(test_no_calls),
-                                       cmocka_unit_test(test_values),    cmocka_unit_test(test_tags_in_values)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_markup),
+                                       cmocka_unit_test(test_text),
+                                       cmocka_unit_test(test_may_be_text),
+                                       cmocka_unit_test(test_notations),
+                                       cmocka_unit_test(test_marks_in_strings),
+                                       cmocka_unit_test(test_several),
+                                       cmocka_unit_test(test_types),
+                                       cmocka_unit_test(test_streams),
+                                       cmocka_unit_test(test_no_calls),
+                                       cmocka_unit_test(test_values),
+                                       cmocka_unit_test(test_tags_in_values)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

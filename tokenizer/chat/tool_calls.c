@@ -30,37 +30,6 @@ int tool_calls_parse_begun(const char *s, size_t n, const struct json *tools, st
     return parse_calls((struct markup_range){s, s + n}, true, tools, out);
 }
 
-static bool is_tool(const struct json *tools, const struct buf *name) {
-    for (uint32_t i = 0; tools && tools->type == JSON_ARRAY && i < tools->n; i++) {
-        const struct json *t = json_at(tools, i), *f = json_get(t, "function");
-        const struct json *of = json_get(f ? f : t, "name");
-        if (of && of->type == JSON_STRING && of->n == name->len && !memcmp(of->string, name->data, of->n)) return true;
-    }
-    return false;
-}
-/* Without a fence or tags around all of it. */
-static struct markup_range without_frame(struct markup_range t) {
-    struct markup_range rest = t, in;
-    if (markup_starts_with(t, "```") && markup_take_before(&rest, "\n", &in)) {
-        const char *end = markup_find(rest, "```");
-        if (end && end + 3 == t.end) return markup_trim((struct markup_range){rest.s, end});
-    }
-    rest = t;
-    if (markup_starts_with(t, "<tools>") && markup_take_between(&rest, "<tools>", "</tools>", &in) && rest.s == t.end)
-        return markup_trim(in);
-    return t;
-}
-int tool_calls_parse_text(const char *s, size_t n, const struct json *tools, struct tool_calls *out) {
-    const struct call_parser p = {.calls = out, .tools = tools};
-    const size_t n_before = out->n;
-    const struct markup_range t = without_frame(markup_trim((struct markup_range){s, s + n}));
-    if (!markup_starts_with(t, "{") && !markup_starts_with(t, "[")) return ERR_MODEL;
-    int rc = tool_calls_parse_json(&p, t);
-    for (size_t i = n_before; i < out->n && !rc; i++) rc = is_tool(tools, &out->v[i].name) ? 0 : ERR_MODEL;
-    if (rc) tool_calls_truncate(out, n_before);
-    return rc;
-}
-
 int tool_calls_copy(const struct tool_calls *from, struct tool_calls *to) {
     const size_t n_before = to->n;
     for (size_t i = 0; i < from->n; i++) {

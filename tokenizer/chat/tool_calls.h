@@ -20,6 +20,10 @@ int tool_calls_parse_begun(const char *s, size_t n, const struct json *tools, st
  * each of one of the request's tools: models write them so that know another markup than their template's, as
  * Qwen2.5-Coder does. ERR_MODEL: it is something else, e.g. an example; ERR_MEMORY. */
 int tool_calls_parse_text(const char *s, size_t n, const struct json *tools, struct tool_calls *out);
+/* Whether such an answer may begin with this text. */
+bool tool_calls_may_be_text(const char *s, size_t n, const struct json *tools);
+/* Appends a call as a line of JSON, a form that tool_calls_parse() reads whatever the template's is. */
+int tool_calls_put_line(struct buf *b, const struct buf *name, const struct buf *arguments);
 int tool_calls_copy(const struct tool_calls *from, struct tool_calls *to); /* appends; ERR_MEMORY: to is unchanged */
 void tool_calls_truncate(struct tool_calls *c, size_t n);                  /* keeps the first n */
 void tool_calls_free(struct tool_calls *c);

@@ -21,6 +21,25 @@ int tool_call_check_object(struct markup_range t) {
     return rc;
 }
 
+/* Writes text as JSON on one line; text that is no JSON stays as it is. */
+static void put_on_one_line(struct buf *b, const struct buf *text) {
+    struct arena arena = {0};
+    struct json j;
+    if (!text->len) buf_str(b, "{}");
+    else if (json_parse(&arena, text->data, text->len, 0, "arguments", &j, NULL)) buf_add(b, text->data, text->len);
+    else json_write(b, &j);
+    arena_free(&arena);
+}
+
+int tool_calls_put_line(struct buf *b, const struct buf *name, const struct buf *arguments) {
+    const struct json text = {.type = JSON_STRING, .string = name->data, .n = (uint32_t)name->len};
+    buf_str(b, "{\"name\": ");
+    json_write(b, &text);
+    buf_str(b, ", \"arguments\": ");
+    put_on_one_line(b, arguments);
+    return buf_str(b, "}\n");
+}
+
 int tool_call_add_json(struct tool_calls *c, struct markup_range name, struct markup_range arguments) {
     arguments = markup_trim(arguments);
     name = markup_trim(name);
