@@ -22,9 +22,11 @@
 #include "cli/terminal/sanitize.h"
 #include "cli/turn/engine_client.h"
 
-/* The head has a fixed length: the checksum covers the bytes between it and the closing brace. */
+/* The head has a fixed length: the checksum covers the bytes between it and the closing brace. Version 2 has images,
+ * which a hearth that knows version 1 alone would leave out when it saves the conversation again. */
+enum { PLAIN_VERSION = 1, IMAGES_VERSION };
 static const char session_head_format[] =
-    "{\"hearth\": \"session\", \"version\": 1, \"checksum\": \"%016llx\",\n\"body\": ";
+    "{\"hearth\": \"session\", \"version\": %d, \"checksum\": \"%016llx\",\n\"body\": ";
 static const char session_tail[] = "}\n";
 enum { HEAD_BYTES = 76, BEFORE_VERSION_BYTES = 33, BEFORE_CHECKSUM_BYTES = 49, MAX_SESSION_BYTES = 1 << 28 };
 
@@ -84,26 +86,27 @@ static int add_disk_keys(const struct json *list, const char *what, struct disk_
     return 0;
 }
 
-/* Whether the bytes begin as a session of a version after this one's, 1. */
-static bool is_newer(const char *data, size_t n) {
+/* Returns the version of a session, 10 for all of several digits, or 0: the bytes do not begin as one. */
+static int version_of(const char *data, size_t n) {
     const char *version = data + BEFORE_VERSION_BYTES;
-    if (n < BEFORE_CHECKSUM_BYTES || memcmp(data, session_head_format, BEFORE_VERSION_BYTES)) return false;
-    return *version >= '1' && *version <= '9' && (version[0] > '1' || (version[1] >= '0' && version[1] <= '9'));
+    if (n < BEFORE_CHECKSUM_BYTES || memcmp(data, session_head_format, BEFORE_VERSION_BYTES)) return 0;
+    if (*version < '1' || *version > '9') return 0;
+    return version[1] >= '0' && version[1] <= '9' ? 10 : *version - '0';
 }
 
 int store_parse(const char *data, size_t n, const char *what, struct conversation *conv, struct disk_keys *disk_keys,
                 struct store_model *model, struct error *e) {
     char want[HEAD_BYTES + 1];
     size_t tail_n = sizeof session_tail - 1, n_before = conv->n;
-    if (is_newer(data, n))
+    const int version = version_of(data, n);
+    if (version > IMAGES_VERSION)
         return error_set(e, ERR_RUNTIME,
                          "%s: saved by a newer version of hearth, which can open it; the file is unchanged", what);
-    if (n < HEAD_BYTES + tail_n || memcmp(data, session_head_format, BEFORE_CHECKSUM_BYTES) ||
-        memcmp(data + n - tail_n, session_tail, tail_n))
+    if (n < HEAD_BYTES + tail_n || !version || memcmp(data + n - tail_n, session_tail, tail_n))
         return error_set(e, ERR_MODEL, "%s: not a session of this version of hearth", what);
     const char *text = data + HEAD_BYTES;
     size_t size = n - HEAD_BYTES - tail_n;
-    snprintf(want, sizeof want, session_head_format, (unsigned long long)hash64(text, size, 0));
+    snprintf(want, sizeof want, session_head_format, version, (unsigned long long)hash64(text, size, 0));
     if (memcmp(want, data, HEAD_BYTES)) return error_set(e, ERR_MODEL, "%s: the checksum is wrong", what);
     struct arena arena = {0};
     struct json body;
@@ -455,6 +458,7 @@ int store_rename(struct store *s, const char *name, struct error *e) {
 static int format_session(const struct store *s, const struct app *a, const struct conversation *conv, struct buf *all,
                           char *path, struct error *e) {
     struct buf body = {0};
+    int version = PLAIN_VERSION;
     if (s->disabled || !*s->name) return 0;
     buf_char(&body, '{');
     store_model_write(a, &body);
@@ -467,10 +471,11 @@ static int format_session(const struct store *s, const struct app *a, const stru
         buf_str(&body, i ? ",\n  " : "\n  ");
         conversation_message_json(m, MESSAGE_SAVED, &body);
         if (m->partial) buf_str(&body, ", \"partial\": true");
+        if (m->images.n) version = IMAGES_VERSION;
         buf_char(&body, '}');
     }
     buf_str(&body, "]}");
-    if (!body.failed) buf_fmt(all, session_head_format, (unsigned long long)hash64(body.data, body.len, 0));
+    if (!body.failed) buf_fmt(all, session_head_format, version, (unsigned long long)hash64(body.data, body.len, 0));
     buf_add(all, body.data, body.len);
     buf_str(all, session_tail);
     int rc = body.failed || all->failed ? error_set(e, ERR_MEMORY, "no memory")

@@ -129,7 +129,7 @@ class Store(driver.Case):
         path = self.begin()
         with open(path, "rb") as f:
             good = f.read()
-        for version in (b"2", b"10"):
+        for version in (b"3", b"10"):
             newer = good.replace(b'"version": 1', b'"version": ' + version)
             with open(path, "wb") as f:
                 f.write(newer)
