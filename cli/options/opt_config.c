@@ -171,7 +171,7 @@ static int read_config(struct opts *o, opt_warn warn, void *ctx, struct error *e
     char path[PATHS_MAX], *data;
     size_t size;
     o->n_presets = 0;
-    if (paths_get(PATHS_CONFIG, "config", path, sizeof path) || !file_exists(path))
+    if (paths_get(PATHS_CONFIG, "config", path, sizeof path) || (!file_exists(path) && !file_is_dir(path)))
         return o->v[OPT_PRESET].text ? fail_unknown_preset(o, e) : 0;
     int rc = file_read(path, MAX_CONFIG_BYTES, &data, &size, e);
     if (rc) return rc;

@@ -51,7 +51,9 @@ struct store_entry {
     char name[128], title[256]; /* title: at most 60 columns */
     int64_t saved_at, saved_ns; /* seconds since 1970, and the rest in nanoseconds */
     size_t bytes, n_questions;
-    bool damaged, newer; /* damaged: cannot be opened; newer: because a newer version of hearth saved it */
+    /* damaged: cannot be opened; newer: because a newer version of hearth saved it; unreadable: because the file is too
+     * large, or the system refuses to read it */
+    bool damaged, newer, unreadable;
 };
 int store_list_entries(struct store_entry **out, size_t *n, struct error *e); /* free with mem_free */
 /* Appends a row of the list without a line end. width: of the name column. cols: of the screen, 0 for no limit; a title

@@ -250,6 +250,9 @@ class OneShot(driver.Case):
         self.assertEqual(rc, 2)
         self.assertIn(path + ":1", err)
         self.assertEqual(self.run_bin("--help")[0], 0)
+        os.remove(path)
+        os.mkdir(path)
+        self.assertIn(path + ": not a regular file", self.run_bin("-p", "x")[2])
 
     def test_printed_configuration_reads_back(self):
         folder = os.path.join(self.home, ".config/hearth")

@@ -141,6 +141,12 @@ class Store(driver.Case):
             self.assertIn(b"talk of a newer hearth, ", self.run_bin("--list")[1].replace(b"  ", b" "))
         self.assertEqual(os.listdir(os.path.dirname(path)), ["talk.json"])
 
+    def test_unreadable(self):
+        """What cannot be read is not called damaged."""
+        with open(self.begin(), "r+b") as f:
+            f.truncate(1 << 29)
+        self.assertIn(b"talk cannot be read, ", self.run_bin("--list")[1].replace(b"  ", b" "))
+
     def test_no_file(self):
         """What bears the name of a conversation and is no file is named as such."""
         os.mkdir(self.begin().replace("talk", "folder"))
