@@ -79,7 +79,7 @@ static enum name_kind kind_of(const struct json *text) {
 int64_t gguf_token_type(const struct json *texts, const struct json *types, uint32_t id) {
     const struct json *text = json_at(texts, id);
     const int64_t type = json_int(json_at(types, id), GGUF_TOKEN_NORMAL);
-    if (type != GGUF_TOKEN_NORMAL && type != GGUF_TOKEN_USER) return type;
+    if (type != GGUF_TOKEN_NORMAL && type != GGUF_TOKEN_USER && type != GGUF_TOKEN_PIECE) return type;
     const enum name_kind kind = text ? kind_of(text) : NO_NAME;
     return kind == END || kind == INNER ? GGUF_TOKEN_CONTROL : type;
 }

@@ -9,7 +9,8 @@ enum gguf_token_type { /* values of tokenizer.ggml.token_type */
                        GGUF_TOKEN_CONTROL,
                        GGUF_TOKEN_USER,
                        GGUF_TOKEN_UNUSED,
-                       GGUF_TOKEN_BYTE
+                       GGUF_TOKEN_BYTE,
+                       GGUF_TOKEN_PIECE /* in no file: what tokenizer.model calls user-defined */
 };
 static const int64_t GGUF_TOKEN_NONE = UINT32_MAX; /* what some files have as the id of a token that they lack */
 /* Returns the type of a token: that of the file, or GGUF_TOKEN_CONTROL for names that only control tokens have. texts,

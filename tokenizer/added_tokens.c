@@ -77,23 +77,36 @@ void added_trie_free(struct trie *t) {
     *t = (struct trie){0};
 }
 
+/* Writes SentencePiece's mark for each space. */
+static int mark_spaces(const struct added_token *a, struct buf *out) {
+    for (size_t i = 0; i < a->n; i++)
+        if (a->content[i] == ' ') buf_str(out, "\xE2\x96\x81");
+        else buf_char(out, a->content[i]);
+    return out->failed ? ERR_MEMORY : 0;
+}
+
 int added_tokens_index(struct tokenizer *t, struct error *e) {
     struct encoder *x = NULL;
+    struct buf piece = {0};
     int rc = 0;
     for (int pass = 0; pass < 2 && !rc; pass++) /* special tokens first, as in the reference */
         for (size_t i = 0; i < t->n_added && !rc; i++) {
             const struct added_token *a = &t->added[i];
             struct norm_text text = {a->content, a->n, NULL, false};
             if (a->special == (pass == 1)) continue;
-            if (a->normalized && t->normalizer.n) {
+            piece.len = 0;
+            if (a->is_piece && mark_spaces(a, &piece)) rc = no_memory(e);
+            else if (a->is_piece) text.s = piece.data, text.n = piece.len;
+            else if (a->normalized && t->normalizer.n) {
                 if (!x && (rc = encoder_acquire(t, &x, e))) break;
                 if ((rc = normalizer_run(x, &t->normalizer, text, &text, e))) break;
             }
-            struct trie *trie = a->normalized ? &t->normalized_trie : &t->raw_trie;
-            if (text.n && added_trie_add(trie, text.s, text.n, (int32_t)i)) rc = no_memory(e);
+            struct trie *trie = a->normalized || a->is_piece ? &t->normalized_trie : &t->raw_trie;
+            if (!rc && text.n && added_trie_add(trie, text.s, text.n, (int32_t)i)) rc = no_memory(e);
             trie->has_plain |= !a->is_control;
         }
     if (x) encoder_release(x);
+    buf_free(&piece);
     return rc;
 }
 

@@ -290,6 +290,7 @@ static int read_lists(struct gguf_lists *l, const struct json *meta, struct erro
     return 0;
 }
 
+static bool is_user_defined(int64_t type) { return type == GGUF_TOKEN_USER || type == GGUF_TOKEN_PIECE; }
 static bool is_in_vocabulary(const struct gguf_lists *l, uint32_t id) {
     const int64_t type = gguf_token_type(l->tokens, l->types, id);
     return type != GGUF_TOKEN_UNUSED && type != GGUF_TOKEN_CONTROL;
@@ -312,8 +313,8 @@ static int find_repeated(struct arena *a, const struct gguf_lists *l, uint8_t **
             if (other->n == text->n && !memcmp(other->string, text->string, text->n)) break;
         }
         const uint32_t other = slots[at];
-        const bool replaces = other && gguf_token_type(l->tokens, l->types, i) == GGUF_TOKEN_USER &&
-                              gguf_token_type(l->tokens, l->types, other - 1) != GGUF_TOKEN_USER;
+        const bool replaces = other && is_user_defined(gguf_token_type(l->tokens, l->types, i)) &&
+                              !is_user_defined(gguf_token_type(l->tokens, l->types, other - 1));
         if (other) repeated[replaces ? other - 1 : i] = 1, ++*n;
         if (!other || replaces) slots[at] = i + 1;
     }
@@ -330,7 +331,7 @@ static int put_pieces(struct json_builder *model, const struct gguf_lists *l, st
         const int64_t type = gguf_token_type(l->tokens, l->types, i);
         struct json *piece = &items[n + 3 * (size_t)i];
         piece[0] = l->tokens->items[i], piece[1] = *json_at(l->scores, i), piece[2] = bool_value(false);
-        const bool is_text = type == GGUF_TOKEN_NORMAL || type == GGUF_TOKEN_USER;
+        const bool is_text = type == GGUF_TOKEN_NORMAL || is_user_defined(type);
         items[i] = (struct json){.type = JSON_ARRAY, .n = is_text ? 2 : 3, .items = piece};
     }
     put_member(model, "vocab", (struct json){.type = JSON_ARRAY, .n = n, .items = items});
@@ -345,7 +346,7 @@ static int put_tokens(struct json_builder *root, struct json_builder *model, con
     if (find_repeated(root->arena, l, &is_repeated, &n_repeated, e)) return ERR_MEMORY;
     for (uint32_t i = 0; i < n; i++) {
         int64_t type = gguf_token_type(l->tokens, l->types, i);
-        added += type == GGUF_TOKEN_CONTROL || type == GGUF_TOKEN_USER || type == GGUF_TOKEN_UNKNOWN;
+        added += type == GGUF_TOKEN_CONTROL || is_user_defined(type) || type == GGUF_TOKEN_UNKNOWN;
     }
     struct json *vocab = arena_alloc(root->arena, 2 * (size_t)n * sizeof *vocab),
                 *repeated = arena_alloc(root->arena, 2 * ((size_t)n_repeated + 1) * sizeof *repeated),
@@ -361,12 +362,13 @@ static int put_tokens(struct json_builder *root, struct json_builder *model, con
             to[1] = int_value(i);
         }
         if (is_repeated[i]) continue;
-        if (type != GGUF_TOKEN_CONTROL && type != GGUF_TOKEN_USER && type != GGUF_TOKEN_UNKNOWN) continue;
+        if (type != GGUF_TOKEN_CONTROL && !is_user_defined(type) && type != GGUF_TOKEN_UNKNOWN) continue;
         struct json_builder o;
-        if (begin_object(&o, root->arena, 6, e)) return ERR_MEMORY;
+        if (begin_object(&o, root->arena, 7, e)) return ERR_MEMORY;
         put_member(&o, "id", int_value(i));
         put_member(&o, "content", l->tokens->items[i]);
-        put_member(&o, "special", bool_value(type != GGUF_TOKEN_USER));
+        put_member(&o, "special", bool_value(!is_user_defined(type)));
+        put_member(&o, LOAD_PIECE, bool_value(type == GGUF_TOKEN_PIECE));
         put_member(&o, "normalized", bool_value(false));
         put_member(&o, LOAD_REPEATS, bool_value(true));
         put_member(&o, "rstrip", bool_value(strips_behind(l, &l->tokens->items[i])));

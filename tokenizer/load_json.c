@@ -274,6 +274,7 @@ static int load_added(struct tokenizer *t, const struct json *list, struct error
                              content->string, (int)id);
         struct added_token a = {.n = content->n, .id = (int32_t)id, .special = special};
         a.normalized = json_bool(json_get(j, "normalized"), !special);
+        a.is_piece = json_bool(json_get(j, LOAD_PIECE), false);
         a.is_single_word = json_bool(json_get(j, "single_word"), false);
         a.lstrip = json_bool(json_get(j, "lstrip"), false);
         a.rstrip = json_bool(json_get(j, "rstrip"), false);

@@ -25,7 +25,7 @@ int load_scores(struct tokenizer *t, const struct json *vocab, const struct json
         const struct json *k = &vocab->items[2 * i];
         uint32_t id = (uint32_t)k[1].integer;
         int64_t type = json_int(json_at(types, id), GGUF_TOKEN_NORMAL);
-        if (type != GGUF_TOKEN_NORMAL && type != GGUF_TOKEN_USER) continue;
+        if (type != GGUF_TOKEN_NORMAL && type != GGUF_TOKEN_USER && type != GGUF_TOKEN_PIECE) continue;
         if (load_has_inner_mark(k->string, k->n)) t->bpe.split_at_marks = false;
         for (size_t at = k->n ? utf8_size((unsigned char)k->string[0]) : 0; at < k->n;
              at += utf8_size((unsigned char)k->string[at])) {

@@ -77,7 +77,7 @@ static int add_piece(struct pieces *p, const char *text, size_t n, double score,
     p->types[p->n++] = (struct json){.type = JSON_INT, .integer = type};
     return 0;
 }
-/* User-defined pieces are matched in text with marks for spaces, and here in text with spaces. */
+/* Tokens have spaces, where pieces have marks (added_token.is_piece). */
 static const char *with_spaces(struct arena *arena, const char *s, size_t *n) {
     static const char mark[] = "\xE2\x96\x81";
     char *out = memmem(s, *n, mark, 3) ? arena_alloc(arena, *n) : NULL;
@@ -108,7 +108,7 @@ static int read_piece(struct pieces *p, struct message m) {
         return damaged(p);
     const char *s = (const char *)text.at;
     if (type == GGUF_TOKEN_USER && memchr(s, ' ', n)) type = GGUF_TOKEN_UNUSED; /* no text has a space left */
-    if (type == GGUF_TOKEN_USER) s = with_spaces(p->arena, s, &n);
+    if (type == GGUF_TOKEN_USER) s = with_spaces(p->arena, s, &n), type = GGUF_TOKEN_PIECE;
     return add_piece(p, s, n, (double)score, type);
 }
 /* What the numbered fields of a message say; the others keep their values. bytes: the number of a field of bytes. */

@@ -125,6 +125,7 @@ struct added_token {
     size_t n;
     int32_t id;
     bool special, normalized, is_single_word, lstrip, rstrip;
+    bool is_piece;   /* of tokenizer.model: matched in normalized text, in which marks stand for spaces */
     bool is_control; /* special, or a mark of chats: only template text becomes it (added_tokens_append) */
 };
 struct trie {
@@ -225,6 +226,8 @@ int load_json_tree(struct tokenizer *t, const struct json *root, size_t file_siz
 /* Member that only trees of GGUF files have. Of the root: the ids of tokens that other ids have, too, by their text. Of
  * an added token: another id may have its text. */
 #define LOAD_REPEATS "hearth:repeats"
+/* True in an added token: added_token.is_piece. */
+#define LOAD_PIECE "hearth:piece"
 /* Member of an added token that only tokenizer_config.json has: it is left out where its text has no id. */
 #define LOAD_SUPPLEMENT "hearth:supplement"
 /* Adds the tokens of tokenizer_config.json to added_tokens of a tokenizer.json. ERR_MODEL, ERR_MEMORY. */

@@ -89,7 +89,10 @@ void store_list_entry_text(const struct store_entry *t, int width, int cols, str
     strftime(when, sizeof when, narrow ? "%Y-%m-%d" : "%Y-%m-%d %H:%M", localtime_r(&saved, &tm));
     buf_fmt(out, "%s  %s%*s ", when, t->name, narrow || name > width ? 0 : width - name, "");
     if (t->damaged)
-        buf_fmt(out, "%s, %s", t->newer ? "of a newer hearth" : t->unreadable ? "cannot be read" : "damaged",
+        buf_fmt(out, "%s, %s",
+                t->newer        ? "of a newer hearth"
+                : t->unreadable ? "cannot be read"
+                                : "damaged",
                 amount_count((long long)t->bytes, "byte", bytes, sizeof bytes));
     else if (narrow && (int)strlen(when) + 3 + name + (int)strlen("(10)") < cols) buf_fmt(out, "(%zu)", t->n_questions);
     else if (!narrow)

@@ -55,6 +55,13 @@ EXPECTED = {
     "hello": [271], "hello world": [271, 272, 273, 274], "hellohello": [271, 270], "wor": [272, 273], " ": [277], "": [], "é": [259, 276],
     "he\nllo": [259, 267, 13, 269], "  hello": [277, 271], "zé🙂": [259, 125, 276, 243, 162, 156, 133], "world wor": [272, 273, 274, 272, 273],
 }
+# as EXPECTED, with pieces that the model calls user-defined: the mark of the text's beginning stands before them, none behind
+PIECES = (("<sep>", 0.0, USER), ("hel", 0.0, USER), ("▁▁▁", 0.0, USER), ("▁<x>", 0.0, USER))
+DEFINED = {
+    "<sep>hello": [259, 278, 279, 262, 263], "hello<sep>world": [259, 279, 262, 263, 278, 264, 273, 274], "hello <sep> world": [259, 279, 262, 263, 259, 278, 272, 273, 274],
+    "a <x> hello": [259, 100, 281, 259, 279, 262, 263], "   hello": [280, 259, 279, 262, 263], "hello   world": [259, 279, 262, 263, 280, 264, 273, 274],
+    "<sep>": [259, 278],
+}
 # as EXPECTED, of kind Unigram: without and with spaces joined, and with a table of replacements
 UNIGRAM = {
     "hello world": [259, 270, 275], "wor": [259, 264, 263, 265], " ": [259, 259], "": [], "  hello": [259, 259, 259, 270], "zé🙂": [259, 125, 276, 243, 162, 156, 133],
@@ -76,17 +83,19 @@ def check(what, got, want):
 
 try:
     import sentencepiece
-    library = sentencepiece.SentencePieceProcessor(model_proto=model())
-    for text, ids in EXPECTED.items():
-        check(f"the library, {text!r}", library.encode(text), ids)
+    for pieces, texts in (((), EXPECTED), (PIECES, DEFINED)):
+        library = sentencepiece.SentencePieceProcessor(model_proto=model(pieces=pieces))
+        for text, ids in texts.items():
+            check(f"the library, {text!r}", library.encode(text), ids)
     for options, texts in (({}, UNIGRAM), ({"collapse": 1}, JOINED)):  # the library takes no table as small as TABLE
         library = sentencepiece.SentencePieceProcessor(model_proto=model(kind=1, **options))
         for text, ids in texts.items():
             check(f"the library, {options} {text!r}", library.encode(text), ids)
 except ImportError:
     print("the library sentencepiece is not installed: its ids are those written here")
-for text, ids in EXPECTED.items():
-    check(repr(text), tokenize({"tokenizer.model": model()}, text), ids)
+for pieces, texts in (((), EXPECTED), (PIECES, DEFINED)):
+    for text, ids in texts.items():
+        check(repr(text), tokenize({"tokenizer.model": model(pieces=pieces)}, text), ids)
 for options, texts in (({}, UNIGRAM), ({"collapse": 1}, JOINED), ({"collapse": 1, "charsmap": base64.b64decode(TABLE)}, MAPPED)):
     for text, ids in texts.items():
         check(f"Unigram {options} {text!r}", tokenize({"tokenizer.model": model(kind=1, **options)}, text), ids)

@@ -215,6 +215,7 @@ change("calls-item", "lists of MiniMax-M3's calls are objects", "unit_tools", ("
 change("calls-typed", "MiniMax-M3's numbers are strings", "unit_tools", ("tokenizer/chat/tool_calls_tags.c", "k ? tool_call_param_kinds(tools, k, key) : 0, depth + 1", "KIND_PLAIN, depth + 1"))
 change("calls-suffix", "Hunyuan's tags have no suffix", "unit_tools", ("tokenizer/chat/tool_calls_tags.c", "parse_pairs(p, in, NULL, p->dialect->suffix)", "parse_pairs(p, in, NULL, NULL)"))
 change("mistral-call-id", "the id of a Mistral call is part of its name", "unit_tools", ("tokenizer/chat/tool_calls_json.c", '"[CALL_ID]", &name)', '"[CALL_ID]", &(struct markup_range){0})'))
+change("defined-piece", "a mark for a space follows each piece that tokenizer.model calls user-defined", "golden_sentencepiece", ("tokenizer/load_sentencepiece.c", "s = with_spaces(p->arena, s, &n), type = GGUF_TOKEN_PIECE;", "s = with_spaces(p->arena, s, &n);"))
 change("calls-braces", "a call in doubled braces is text", "unit_tools", ("tokenizer/chat/tool_calls_json.c", 'return markup_starts_with(in, "{") ? in : t;', 'return t;'))
 change("calls-shown", "a stream sends a call in JSON as text before it is a call", "e2e_apis", ("cli/turn/turn.c", "} else if (!all && may_be_calls(t)) return 0;", "}"))
 change("calls-held", "a stream holds all text back where tools are offered", "unit_tools", ("tokenizer/chat/tool_calls_text.c", "if ((*t.s != '{' && *t.s != '[') || !may_be_call(t, tools)) return false;", ""))
