@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -48,7 +49,7 @@ struct address {
     char host[64];
 };
 
-/* Parses PORT, ADDRESS:PORT or [ADDRESS]:PORT. */
+/* Parses PORT, ADDRESS:PORT, localhost:PORT or [ADDRESS]:PORT. */
 static int parse_address(const char *where, struct address *out, struct error *e) {
     const char *colon = strrchr(where, ':'), *digits = colon ? colon + 1 : where;
     const size_t n = strlen(digits);
@@ -57,14 +58,18 @@ static int parse_address(const char *where, struct address *out, struct error *e
     if (!n || n > 5 || strspn(digits, "0123456789") != n || port > 65535)
         return error_set(e, ERR_USAGE, "--listen %s: must be PORT or ADDRESS:PORT, as in 8080 or 127.0.0.1:8080",
                          where);
-    if (colon) snprintf(out->host, sizeof out->host, "%.*s", (int)(colon - where), where);
+    const bool is_named = colon && colon - where == 9 && !strncasecmp(where, "localhost", 9);
+    if (colon && !is_named) snprintf(out->host, sizeof out->host, "%.*s", (int)(colon - where), where);
     char inner[64] = "";
     const size_t m = strlen(out->host);
     out->is_six = m > 2 && out->host[0] == '[' && out->host[m - 1] == ']';
     if (out->is_six) snprintf(inner, sizeof inner, "%.*s", (int)m - 2, out->host + 1);
     if (inet_pton(out->is_six ? AF_INET6 : AF_INET, out->is_six ? inner : out->host,
                   out->is_six ? (void *)&out->in6.sin6_addr : (void *)&out->in.sin_addr) != 1)
-        return error_set(e, ERR_USAGE, "--listen %s: not an address; names are not looked up", where);
+        return error_set(e, ERR_USAGE,
+                         "--listen %s: not an address, and names are not looked up; %s is this machine alone, "
+                         "0.0.0.0:%s all of its addresses",
+                         where, digits, digits);
     out->in.sin_port = out->in6.sin6_port = htons((uint16_t)port);
     out->is_local =
         out->is_six ? IN6_IS_ADDR_LOOPBACK(&out->in6.sin6_addr) : ntohl(out->in.sin_addr.s_addr) >> 24 == 127;

@@ -239,7 +239,7 @@ class Place(Case):
         self.assertEqual(get("/v1/models", "Bearer " + s.key)[0], 200)
         self.assertEqual(get("/hearth/stop", "Bearer " + s.key, "POST")[0], 403)
         self.assertEqual(get("/hearth/stop", None, "POST")[0], 401)
-        for where in ("0.0.0.0:0", "192.168.0.1:80", "localhost:80", "[::]:0", "127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:70000", ":80", "x80", "[::1]", "1234567"):
+        for where in ("0.0.0.0:0", "192.168.0.1:80", "localhosts:80", "[::]:0", "127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:70000", ":80", "x80", "[::1]", "1234567"):
             rc, out, err = self.run_bin("--serve", "--listen", where, env={"XDG_RUNTIME_DIR": os.path.join(self.home, "other")})
             self.assertEqual((rc, out), (2, b""), where)
             self.assertIn("--listen", err)
@@ -247,7 +247,8 @@ class Place(Case):
 
     def test_half_open_connections(self):
         """Connections to the port without the key do not block it; those that have shown it, and the socket's, are not closed for new ones."""
-        s = self.serve("--listen", "0")
+        s = self.serve("--listen", "localhost:0")
+        self.assertIn("http://127.0.0.1:", s.url)
         host, port = s.url.split("/")[2].split(":")
         at, key = (host, int(port)), {"X-Api-Key": s.key}
         mine = http.client.HTTPConnection(*at, timeout=driver.PATIENCE)
