@@ -297,7 +297,7 @@ static int parse(struct tower_config *c, const struct weights *w, char *why, siz
 static int open_within(struct tower *t, struct weights *w, char *why, size_t why_size, bool *found, struct error *e) {
     char name[512];
     int rc = parse(&t->config, w, why, why_size, found, e);
-    if (!*found) return rc;
+    if (!*found || !t->config.names.patch) return rc; /* the second: config.json does not describe the tower */
     if (!rc)
         rc = checkpoint_name_tower(&w->files, (const char *const *)&t->config.names,
                                    sizeof t->config.names / sizeof(char *), e);

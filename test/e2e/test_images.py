@@ -141,6 +141,14 @@ class Images(driver.ChatCase):
             self.assertEqual((rc, out), (2, b""), err)
             self.assertIn("damaged cannot read images: ", err)
             self.assertIn(why, err)
+        model = eyes.make(self.path("headless"), "gemma4")
+        with open(os.path.join(model, "config.json"), "r+", encoding="utf-8") as f:
+            config = json.load(f)
+            config["vision_config"]["head_dim"] = 8
+            f.seek(0)
+            json.dump(config, f)
+            f.truncate()
+        self.assertIn("headless/config.json: 'hidden_size' is not that of its heads", self.run_bin("-m", model, "-f", self.path("wide.png"), "-p", "What is this?")[2])
         template = self.write("t.jinja", "{% for m in messages %}{{ m.role }}{% endfor %}")
         rc, _, err = self.run_bin("-m", self.eyes, "--template", template, "-f", self.path("wide.png"), "-p", "x")
         self.assertEqual(rc, 2)
