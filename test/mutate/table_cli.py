@@ -437,6 +437,7 @@ change("proxy-local", "requests to this machine go to a proxy", "e2e_remote", ("
 change("proxy-name", "a name that begins like a loopback address is one", "e2e_remote", ("cli/remote/remote_connection.c", "return inet_pton(AF_INET, host, &v4) == 1 && ", "return !strncmp(host, \"127.\", 4) || "))
 change("session-newer", "a session of a newer version is renamed as damaged", "e2e_store", ("cli/saved/store.c", "if (version > IMAGES_VERSION)", "if (0)"))
 change("tower-unnamed", "a tower that config.json describes wrongly is looked for without a name", "e2e_images", ("engine/vision/tower_open.c", "if (!*found || !t->config.names.patch) return rc;", "if (!*found) return rc;"))
+change("look-ahead", "a pattern's negative look-ahead is required", "unit_grammar_walk", ("tokenizer/grammar/look_ahead.c", "lang_product(effort, &from, &ahead, is_negative, out, e)", "lang_product(effort, &from, &ahead, false, out, e)"))
 change("session-images", "a hearth without images drops those of a conversation that it saves", "e2e_images", ("cli/saved/store.c", "version = IMAGES_VERSION;", "version = PLAIN_VERSION;"))
 change("session-aside", "a damaged session replaces an earlier one", "e2e_store", ("cli/saved/store.c", "if (lstat(out, &st)) return errno", "return 0; if (lstat(out, &st)) return errno"))
 change("link-in-place", "a file behind a symbolic link is written in place", "unit_base", ("base/file.c", "    follow_links(path);\n", ""))

@@ -41,6 +41,11 @@ VALID = {
     "pattern_quotes": {"type": "string", "pattern": "^[\"\\\\/\\n]{2,4}$"},
     "pattern_unicode": {"type": "string", "pattern": "^[\u03b1-\u03c9]{3}[\U0001f600-\U0001f64f]$"},
     "pattern_not": {"type": "string", "pattern": "^[^a-z\\s]{5}$"},
+    "pattern_decimal": {"type": "string", "pattern": "^(?!^[-+.]*$)[+-]?0*\\d*\\.?\\d*$", "maxLength": 5},  # as pydantic and zod write them
+    "pattern_email": {"type": "string", "pattern": "^(?!\\.)(?!.*\\.\\.)([A-Za-z0-9_'+\\-\\.]*)[A-Za-z0-9_+-]@([A-Za-z0-9][A-Za-z0-9\\-]*\\.)+[A-Za-z]{2,}$", "maxLength": 20},
+    "pattern_ahead": {"type": "string", "pattern": "^(?=[^)]*[0-9])(?!x|[yz)])[a-z0-9]{3,4}$"},
+    "pattern_format": {"type": "string", "format": "cuid2", "pattern": "^[0-9a-z]{3}$"}, "path": {"type": "string", "format": "file-path", "maxLength": 3},
+    "uuid4": {"type": "string", "format": "uuid4", "pattern": "^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$"}, "base64": {"type": "string", "format": "base64", "pattern": "^([A-Za-z0-9+/]{4})*$", "maxLength": 12},
     "pattern_two": {"allOf": [{"type": "string", "pattern": "^a"}, {"pattern": "z$"}], "minLength": 4, "maxLength": 9},
     "date": {"type": "string", "format": "date"}, "time": {"type": "string", "format": "time"}, "date_time": {"type": "string", "format": "date-time"},
     **{f: {"type": "string", "format": f} for f in ("uri-template", "iri", "iri-reference", "idn-email", "idn-hostname", "relative-json-pointer", "regex")},

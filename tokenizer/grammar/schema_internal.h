@@ -2,7 +2,7 @@
 /* Parts of the schema front end: schema.c (applicators, types, enumerations), schema_keywords.c, schema_object.c,
  * schema_array.c, schema_string.c, schema_names.c, schema_items.c, schema_number.c, schema_multiple.c,
  * schema_disjoint.c, schema_rewrite.c, schema_tagged.c, schema_index.c, json_text.c. */
-#include "tokenizer/grammar/lang.h"
+#include "tokenizer/grammar/look_ahead.h"
 #include "tokenizer/grammar/schema.h"
 
 /* Types as bits. A number is an integer or has a fraction. */

@@ -82,11 +82,9 @@ int schema_members(struct schema *s, const struct conj *c, struct members *out) 
 /* Whether a name contains a match of the pattern. */
 static int matches(struct schema *s, const struct part *p, const struct json *pattern, const char *name, size_t n,
                    bool *out) {
-    const struct regex *r;
     struct lang l;
     struct error e = {0};
-    int rc = regex_parse(s->arena, pattern->string, pattern->n, &r, &e);
-    if (!rc) rc = lang_search(s->effort, r, &l, &e);
+    int rc = look_ahead_search(s->effort, s->arena, pattern->string, pattern->n, &l, &e);
     if (rc) return schema_fail_text(s, p->at, "patternProperties", rc, "", &e);
     *out = lang_has(&l, name, n);
     return 0;
@@ -135,14 +133,12 @@ static int collect_patterns(struct schema *s, const struct conj *c, struct patte
     out->n = 0;
     for (int i = 0; schema_keyword(c, &i, "patternProperties", &map); i++)
         for (uint32_t k = 0; k < map->n; k++) {
-            const struct regex *r;
             struct error e = {0};
             const struct json *pattern = &map->items[2 * k];
             if (out->n == MAX_PATTERNS)
                 return schema_fail(s, c->v[i].at, "patternProperties", "more than %d patterns apply to one object",
                                    MAX_PATTERNS);
-            int rc = regex_parse(s->arena, pattern->string, pattern->n, &r, &e);
-            if (!rc) rc = lang_search(s->effort, r, &out->v[out->n].lang, &e);
+            int rc = look_ahead_search(s->effort, s->arena, pattern->string, pattern->n, &out->v[out->n].lang, &e);
             if (rc) return schema_fail_text(s, c->v[i].at, "patternProperties", rc, "", &e);
             out->v[out->n].schema = pattern + 1;
             out->v[out->n++].part = i;

@@ -48,9 +48,8 @@ static int translate_map(struct arena *a, const struct json *in, struct json *ou
 
 /* Adds a member of a schema in today's words. */
 static int add_member(struct arena *a, const struct json *schema, const struct json *key, struct object *m) {
-    static const char *const formats[] = {"password", "byte", "binary", "enum"}, *const bounds[][2] = {
-                                                                                     {"minimum", "exclusiveMinimum"},
-                                                                                     {"maximum", "exclusiveMaximum"}};
+    static const char *const formats[] = {"password", "byte", "binary", "enum", "path", "file-path", "directory-path"},
+                             *const bounds[][2] = {{"minimum", "exclusiveMinimum"}, {"maximum", "exclusiveMaximum"}};
     const struct json *value = key + 1, *rest = json_get(schema, "additionalItems");
     struct json new = *value;
     if (schema_is_unset(key)) return 0;

@@ -8,10 +8,11 @@
 #define DATE \
     "([12][0-9]{3}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[" \
     "0-8])))"
-#define TIME  "(([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,6})?(Z|[+-](0[0-9]|1[0-2]):[0-5][0-9]))"
-#define BYTE  "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
-#define LABEL "([a-z]([a-z0-9-]{0,20}[a-z0-9])?)"
-#define HOST  LABEL "(\\." LABEL "){1,4}"
+#define TIME          "(([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,6})?(Z|[+-](0[0-9]|1[0-2]):[0-5][0-9]))"
+#define BYTE          "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+#define LABEL         "([a-z]([a-z0-9-]{0,20}[a-z0-9])?)"
+#define HOST          LABEL "(\\." LABEL "){1,4}"
+#define UUID(version) "^[0-9a-f]{8}-[0-9a-f]{4}-" version "[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$"
 /* numbers in strings, as services write those that exceed a double */
 #define WHOLE  "(0|[1-9][0-9]{0,8})"
 #define LONG   "(0|[1-9][0-9]{0,17})"
@@ -29,7 +30,14 @@ static const struct {
     {"hostname", "^" HOST "$"},
     {"ipv4", "^(" BYTE "\\.){3}" BYTE "$"},
     {"ipv6", "^([0-9a-f]{1,4}:){7}[0-9a-f]{1,4}$"},
-    {"uuid", "^[0-9a-f]{8}-[0-9a-f]{4}-[1-5][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$"},
+    {"uuid", UUID("[1-5]")},
+    {"uuid1", UUID("1")},
+    {"uuid3", UUID("3")},
+    {"uuid4", UUID("4")},
+    {"uuid5", UUID("5")},
+    {"ipvanyaddress", "^(" BYTE "\\.){3}" BYTE "$"},
+    {"base64", "^([A-Za-z0-9+/]{4})*$"},
+    {"url", "^https?://" HOST "(/[A-Za-z0-9._~-]+)*/?$"},
     {"uri", "^https?://" HOST "(/[A-Za-z0-9._~-]+)*/?$"},
     {"uri-reference", "^(https?://" HOST ")?(/[A-Za-z0-9._~-]+)+/?$"},
     {"uri-template", "^https?://" HOST "(/[A-Za-z0-9._~-]+)*/?$"},
@@ -58,10 +66,8 @@ static const char *format_pattern(const struct json *name) {
 /* Intersects *l with the strings that contain a match of the pattern. allows_all: *l is not set yet. */
 static int add_pattern(struct schema *s, const char *pattern, size_t n, bool allows_all, struct lang *l,
                        struct error *e) {
-    const struct regex *r;
     struct lang next;
-    TRY(regex_parse(s->arena, pattern, n, &r, e));
-    TRY(lang_search(s->effort, r, &next, e));
+    TRY(look_ahead_search(s->effort, s->arena, pattern, n, &next, e));
     if (allows_all) return *l = next, 0;
     return lang_product(s->effort, &(struct lang){l->states, l->edges, l->n_states, l->n_edges}, &next, false, l, e);
 }
@@ -111,6 +117,8 @@ static int content_lang(struct schema *s, const struct conj *c, bool *allows_all
     for (int k = 0; k < 2; k++)
         for (int i = 0; schema_keyword(c, &i, keywords[k], &text); i++) {
             const char *pattern = k ? format_pattern(text) : text->string;
+            /* zod's own formats stand beside their patterns */
+            if (!pattern && json_get(c->v[i].schema, "pattern")) continue;
             if (!pattern)
                 return schema_fail(
                     s, c->v[i].at, "format",
