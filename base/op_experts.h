@@ -38,14 +38,14 @@ struct op_route {
  * 2021). gate_cap > 0 (Inkling 2, Kimi K3): cap(g, gate_cap) * sigmoid(g) * cap(u, up_cap) and nothing else, where
  * cap(v, c) = c * tanh(v / c). is_erf: g * Phi(g) * u and nothing else, GELU by the normal distribution. xielu_beta > 0
  * (Huang and Schlag 2024, without u): xielu_p * g^2 + xielu_beta * g for g > 0, xielu_n * (e^g - 1 - g) + xielu_beta *
- * g otherwise. */
+ * g otherwise. is_ungated: u counts as 1. */
 struct glu {
     float limit; /* 0: none */
     float alpha; /* 0: 1 */
     float shift, cubic;
     float gate_cap, up_cap; /* both or none */
     float xielu_p, xielu_n, xielu_beta;
-    bool clamp_after, is_relu, is_erf;
+    bool clamp_after, is_relu, is_erf, is_ungated;
 };
 struct expert { /* one FFN: down(glu(gate x, up x)) */
     /* [inter, hidden]; gate_up_transposed: stored as [hidden, inter]. up.data NULL: there is none, and gate x takes its

@@ -11,11 +11,11 @@ struct op_embed {
     float scale; /* 0: 1 */
 };
 
-/* out = x / sqrt(mean(x^2) + eps) * (w + add), for `rows` rows of `dim` (e.g. n tokens or n * heads). w NULL: all 1
- * (RMS only). mean != 0: LayerNorm
- * ((x - mean) / sqrt(var + eps) * w + bias). l2_limit > 0 (RMS only): rows are only shortened to that length, out = x *
- * min(1, l2_limit / (sqrt(sum x^2) + 1e-6)) * (w + add). x and out may be the same. With w_rows row i takes row i %
- * w_rows of w and bias. bad: NULL, or an int, initially -1, that receives tag if an input is not finite. */
+/* out = x / sqrt(mean(x^2) + eps) * (w + add), for `rows` rows of `dim` (e.g. n tokens or n * heads). w NULL: all 1.
+ * layer_norm: (x - mean) / sqrt(var + eps) * (w + add) + bias. l2_limit > 0 (RMS only): rows are only shortened to that
+ * length, out = x * min(1, l2_limit / (sqrt(sum x^2) + 1e-6)) * (w + add). x and out may be the same. With w_rows row i
+ * takes row i % w_rows of w and bias. bad: NULL, or an int, initially -1, that receives tag if an input is not finite.
+ */
 struct op_norm {
     float *out;
     const float *x;

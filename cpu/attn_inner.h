@@ -180,6 +180,7 @@ INLINE V vgelu(V g) {
     const V tail = vmul(vmul(vset1(0.5f), p), vexp(vsub(vzero(), vmul(z, z))));
     return vsub(vmax(vzero(), g), vmul(vmin(vset1(FLT_MAX), most), tail));
 }
+static const float ones[LANES] = {[0 ... LANES - 1] = 1}; /* u of FFNs without gate */
 enum glu_kind { GLU_SILU, GLU_RELU, GLU_CAPPED, GLU_ERF, GLU_XIELU, GLU_ANY };
 INLINE V glu_of(V g, V u, const struct glu_v *a, const enum glu_kind kind) {
     if (kind == GLU_CAPPED)
@@ -200,8 +201,9 @@ INLINE V glu_of(V g, V u, const struct glu_v *a, const enum glu_kind kind) {
 INLINE void glu_all(float *h, const float *g, const float *u, int n, const struct glu_v *a, const enum glu_kind kind) {
     for (int i = 0; i < n; i += LANES) {
         const int m = n - i;
-        if (m < LANES) vstorem(h + i, glu_of(vloadm(g + i, m), vloadm(u + i, m), a, kind), m);
-        else vstore(h + i, glu_of(vload(g + i), vload(u + i), a, kind));
+        const float *up = u ? u + i : ones;
+        if (m < LANES) vstorem(h + i, glu_of(vloadm(g + i, m), vloadm(up, m), a, kind), m);
+        else vstore(h + i, glu_of(vload(g + i), vload(up), a, kind));
     }
 }
 static GLU_FN(glu) {
@@ -218,6 +220,7 @@ static GLU_FN(glu) {
                             .xielu_p = vset1(a->xielu_p),
                             .xielu_n = vset1(a->xielu_n),
                             .xielu_beta = vset1(a->xielu_beta)};
+    if (a->is_ungated) u = NULL;
     if (a->is_relu) glu_all(h, g, u, n, &v, GLU_RELU);
     else if (a->is_erf) glu_all(h, g, u, n, &v, GLU_ERF);
     else if (a->xielu_beta > 0) glu_all(h, g, u, n, &v, GLU_XIELU);

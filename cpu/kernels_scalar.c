@@ -178,18 +178,20 @@ static GLU_FN(glu_scalar) {
     race_reads(g, floats(n));
     race_reads(u, floats(n));
     race_writes(h, floats(n));
-    const float limit = a->limit > 0 ? a->limit : INFINITY, alpha = a->alpha > 0 ? a->alpha : 1;
-    for (int i = 0; i < n && a->is_relu; i++) h[i] = (g[i] < 0 ? 0 : g[i]) * u[i];
+    const float limit = a->limit > 0 ? a->limit : INFINITY, alpha = a->alpha > 0 ? a->alpha : 1, one = 1;
+    const int step = a->is_ungated ? 0 : 1;
+    if (a->is_ungated) u = &one;
+    for (int i = 0; i < n && a->is_relu; i++) h[i] = (g[i] < 0 ? 0 : g[i]) * u[i * step];
     for (int i = 0; i < n && a->gate_cap > 0; i++)
-        h[i] = a->gate_cap * tanhf(g[i] / a->gate_cap) / (1 + expf(-g[i])) * (a->up_cap * tanhf(u[i] / a->up_cap));
-    for (int i = 0; i < n && a->is_erf; i++) h[i] = 0.5f * g[i] * (1 + erff(g[i] * 0.70710678f)) * u[i];
+        h[i] =
+            a->gate_cap * tanhf(g[i] / a->gate_cap) / (1 + expf(-g[i])) * (a->up_cap * tanhf(u[i * step] / a->up_cap));
+    for (int i = 0; i < n && a->is_erf; i++) h[i] = 0.5f * g[i] * (1 + erff(g[i] * 0.70710678f)) * u[i * step];
     for (int i = 0; i < n && a->xielu_beta > 0; i++)
         h[i] = (g[i] > 0 ? a->xielu_p * g[i] * g[i] : a->xielu_n * (expm1f(g[i]) - g[i])) + a->xielu_beta * g[i];
     const bool other = a->is_relu || a->is_erf || a->gate_cap > 0 || a->xielu_beta > 0;
     for (int i = 0; i < n && !other; i++) { /* NaN fails every comparison and stays */
-        float x = g[i] > limit && !a->clamp_after ? limit : g[i], y = u[i] > limit    ? limit
-                                                                      : u[i] < -limit ? -limit
-                                                                                      : u[i];
+        const float up = u[i * step];
+        float x = g[i] > limit && !a->clamp_after ? limit : g[i], y = up > limit ? limit : up < -limit ? -limit : up;
         const float rate = a->cubic > 0 ? alpha + a->cubic * x * x : alpha;
         x /= 1 + expf(-rate * x);
         h[i] = (x > limit && a->clamp_after ? limit : x) * (y + a->shift);

@@ -19,8 +19,9 @@ static void layer_norm_row(const struct row_job *j, const struct op_norm *o, int
     for (int i = 0; i < o->dim; i += SPAN) {
         float w[SPAN], b[SPAN] = {0};
         int m = o->dim - i < SPAN ? o->dim - i : SPAN;
-        j->x->k.widen[o->w_dtype](w, (const uint8_t *)o->w + size * (first + (size_t)i), m);
+        if (o->w) j->x->k.widen[o->w_dtype](w, (const uint8_t *)o->w + size * (first + (size_t)i), m);
         if (o->bias) j->x->k.widen[o->w_dtype](b, (const uint8_t *)o->bias + size * (first + (size_t)i), m);
+        for (int c = 0; c < m && !o->w; c++) w[c] = 1;
         for (int c = 0; c < m; c++) out[i + c] = (float)(x[i + c] - mean) * inv * (w[c] + o->add) + b[c];
     }
 }

@@ -137,6 +137,7 @@ __device__ inline float softplus(float x) { return x > 20.0f ? x : log1pf(expf(x
 
 /* Combines gate and up of an FFN; NaN stays NaN. */
 __device__ inline float glu(float gate, float up, const struct glu &a) {
+    if (a.is_ungated) up = 1.0f;
     if (a.is_relu) return (gate < 0 ? 0.0f : gate) * up;
     if (a.is_erf) return 0.5f * gate * (1.0f + erff(gate * 0.70710678f)) * up; /* 1 / sqrt(2) */
     if (a.xielu_beta > 0) return (gate > 0 ? a.xielu_p * gate * gate : a.xielu_n * (expm1f(gate) - gate)) + a.xielu_beta * gate;

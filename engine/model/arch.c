@@ -169,6 +169,7 @@ static const struct arch *const table[] = {
     &arch_glm4,
     &arch_glm4v,
     &arch_glm4v_text,
+    &arch_olmo,
     &arch_olmo2,
     &arch_olmo3,
     &arch_seed_oss,
@@ -177,6 +178,10 @@ static const struct arch *const table[] = {
     &arch_hyperclovax,
     &arch_cohere,
     &arch_stablelm,
+    &arch_starcoder2,
+    &arch_phi,
+    &arch_gpt_neox,
+    &arch_falcon,
 };
 
 static bool has_text_type(const struct arch *a, const struct json *root) {

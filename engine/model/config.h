@@ -384,7 +384,7 @@ struct config {
     bool router_shift; /* bias of the router's logits; router_bias affects the selection only */
     bool expert_bias;  /* gpt-oss */
     struct glu glu;    /* the activation in every FFN */
-    bool no_up;        /* FFNs have one matrix before the activation, and glu.is_relu or learned_xielu */
+    bool no_up;        /* FFNs have one matrix before the activation: glu.is_relu, glu.is_ungated or learned_xielu */
     /* the numbers of xIELU in dense FFNs are tensors (layer.xielu); Apertus */
     bool learned_xielu;
     uint8_t score;                     /* enum score_fn */

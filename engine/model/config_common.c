@@ -168,6 +168,15 @@ void config_read_dense(struct config_reader *r, struct config *c) {
     c->dense_inter = config_int(r, "intermediate_size", c->arch->defaults.inter, 1, 1 << 20);
 }
 
+void config_read_ungated(struct config_reader *r, struct config *c, enum ungated form) {
+    static const char *const acts[] = {"gelu", "gelu_pytorch_tanh", "gelu_new", "gelu_fast", NULL};
+    const float alpha = 2 * sqrtf(2 / (float)M_PI);
+    c->no_up = true;
+    c->glu = config_choice(r, "hidden_act", acts, form) == UNGATED_GELU
+                 ? (struct glu){.is_ungated = true, .is_erf = true}
+                 : (struct glu){.is_ungated = true, .alpha = alpha, .cubic = 0.044715f * alpha};
+}
+
 void config_read_windows(struct config_reader *r, struct config *c, int window, int layers) {
     const struct json *types = config_get(r, "layer_types");
     const bool fits =

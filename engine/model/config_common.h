@@ -12,6 +12,10 @@ void config_read_gqa(struct config_reader *r, struct config *c);
 /* Reads what dense models have in common: standard attention, one FFN of intermediate_size per layer. hidden_size /
  * heads: default of head_dim. */
 void config_read_dense(struct config_reader *r, struct config *c);
+/* Reads FFNs without gate: one matrix before GELU, of the form that hidden_act names or, without it, `form`. For
+ * families with own_activation. */
+enum ungated { UNGATED_GELU, UNGATED_GELU_TANH };
+void config_read_ungated(struct config_reader *r, struct config *c, enum ungated form);
 /* Reads layer[i].window from layer_types; without it, every other one of the first `layers` layers gets `window` */
 void config_read_windows(struct config_reader *r, struct config *c, int window, int layers);
 /* Reads layer[i].mixer from the list `key`: `kind` where it says `name`, attention where it says `attention` */

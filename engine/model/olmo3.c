@@ -1,9 +1,18 @@
-/* OLMo 2 and 3: dense GQA with norms after attention and FFN and none before them, and a norm over all heads of q and
- * k. OLMo 3 has a window in most layers, whose rotation is not scaled. Reference: transformers, models/olmo2 and
- * models/olmo3. */
+/* OLMo 1: dense GQA with layer norms without weights. OLMo 2 and 3: dense GQA with norms after attention and FFN and
+ * none before them, and a norm over all heads of q and k. OLMo 3 has a window in most layers, whose rotation is not
+ * scaled. Reference: transformers, models/olmo, models/olmo2 and models/olmo3. */
 #include "engine/model/arch.h"
 #include "engine/model/config_common.h"
 #include "engine/model/names.h"
+
+static void parse_1(struct config_reader *r, struct config *c) {
+    config_read_dense(r, c);
+    c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", false);
+    c->qkv_clip = (float)config_num(r, "clip_qkv", 0, 1e-6, 1e6);
+    c->norm = NORM_LAYER;
+    c->unit_norms = true;
+    config_read_rope(r, c, c->head_dim, 10000);
+}
 
 static void read_layers(struct config_reader *r, struct config *c) {
     config_read_dense(r, c);
@@ -39,6 +48,13 @@ static void parse_3(struct config_reader *r, struct config *c) {
             .attn_norm = L "post_attention_layernorm", .attn_out_norm = L "post_attention_layernorm", \
             .ffn_out_norm = L "post_feedforward_layernorm", NAMES_QK_NORM("model."), NAMES_DENSE("model.") \
     }
+static const char *const olmo[] = {"olmo", NULL};
+const struct arch arch_olmo = {.model_types = olmo,
+                               .title = "OLMo",
+                               .norm_eps = 1e-5,
+                               .parse = parse_1,
+                               /* the norms have no tensors */
+                               .names = {NAMES_GQA("model."), NAMES_DENSE("model.")}};
 static const char *const olmo2[] = {"olmo2", NULL}, *const olmo3[] = {"olmo3", NULL};
 const struct arch arch_olmo2 = {
     .model_types = olmo2, .title = "OLMo 2", .norm_eps = 1e-5, .parse = parse, .names = NAMES};

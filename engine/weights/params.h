@@ -204,7 +204,8 @@ enum module {
 struct tensor_slice {
     int total_rows, first, step;
     int repeats; /* a vector has each element this many times; 0: once */
-    /* a matrix has equal numbers of rows, from `first` on, of each of this many equal pieces of the tensor; 0: 1 */
+    /* a matrix or a vector has equal numbers of rows, from `first` on, of each of this many equal pieces of the tensor;
+     * 0: 1 */
     int pieces;
     int total_cols, first_col; /* columns of the stored tensor, and the first of the parameter; 0: its own */
     bool stacked;              /* one expert of a tensor that holds all experts */

@@ -160,11 +160,13 @@ float *vector_load(struct loader *l, const struct param *p, const char *pattern,
     }
     struct mat m = {.data = t->data, .rows = 1, .cols = 1, .dtype = t->dtype};
     size_t first = (size_t)p->slice.first + (p->slice.stacked ? (size_t)expert * (size_t)of : 0);
+    const int pieces = p->slice.pieces > 1 ? p->slice.pieces : 1, each = p->rows / pieces, piece = of / pieces;
     const int stored = p->taps ? p->rows / params_taps(p) * p->taps : p->rows;
     for (int i = 0; i < stored; i++) {
-        const int at = p->slice.repeats ? i / p->slice.repeats : i;
-        m.data = t->data + dtype_bytes(t->dtype, first + (size_t)at * (size_t)step);
-        if (p->slice.first + at * step < of) mat_row(&m, 0, &out[i]);
+        const int of_row = p->slice.repeats ? i / p->slice.repeats : i,
+                  at = of_row % each * step + of_row / each * piece;
+        m.data = t->data + dtype_bytes(t->dtype, first + (size_t)at);
+        if (p->slice.first + at < of) mat_row(&m, 0, &out[i]);
         else out[i] = 0;
         if (p->factor > 0) out[i] *= p->factor;
     }

@@ -97,6 +97,41 @@ def beside(has_biases):
     return out | {n.replace(".weight", ".bias"): ("F32", [H], bytes(4 * H)) for n in out if "norm" in n and has_biases}
 
 
+def ungated(names, kv, joined=True, norms=1, head_bias=False):
+    """Layer norms, biases everywhere, FFNs of one matrix. joined: q, k and v are one matrix, of which each KV head has a piece. norms: of a layer, with the same weights."""
+    out = {"embed.weight": tensor("embed", [120, H], 1), "head.weight": tensor("head", [120, H], H ** -0.5)}
+
+    def biased(name, of, rows, cols=0):
+        out[name + ".weight"] = tensor(of, [rows, cols] if cols else [rows], cols ** -0.5 if cols else 0.2, 0 if cols else 1)
+        out[name + ".bias"] = tensor(of + "b", [rows], 0.3)
+    for i in range(LAYERS):
+        p = f"layers.{i}."
+        for j in range(norms):
+            biased(f"{p}norm{j}", p + "norm", H)
+        for x, heads in (("q", HEADS), ("k", kv), ("v", kv)):
+            biased(p + x, p + x, heads * DIM, H)
+        biased(p + "o", p + "o", H, HEADS * DIM)
+        biased(p + "up", p + "up", INTER, H)
+        biased(p + "down", p + "down", H, INTER)
+        for end, shape in (("weight", [(HEADS + 2 * kv) * DIM, H]), ("bias", [(HEADS + 2 * kv) * DIM])) if joined else ():
+            parts = [out.pop(f"{p}{x}.{end}")[2] for x in "qkv"]
+            out[f"{p}qkv.{end}"] = "BF16", shape, b"".join(t[j * len(t) // kv:(j + 1) * len(t) // kv] for j in range(kv) for t in parts)
+    biased("last", "last", H)
+    if head_bias:
+        out["head.bias"] = "F32", [120], bytes(4 * 120)
+    for old, new in names:
+        out = {n.replace(old, new): t for n, t in out.items()}
+    return out
+
+
+def level(has_norms):
+    """Layer norms with weights of 1 and biases of 0, or without either."""
+    out = plain(1.0)
+    if not has_norms:
+        return {n: t for n, t in out.items() if "norm" not in n}
+    return out | {n.replace(".weight", ".bias"): ("F32", [H], bytes(4 * H)) for n in out if "norm" in n}
+
+
 def latent():
     """MLA in place of GQA."""
     out = {n: t for n, t in checkpoint().items() if "_proj" not in n or "mlp" in n}
@@ -112,6 +147,19 @@ EXAONE = (("embed_tokens", "wte"), ("input_layernorm", "ln_1"), ("post_attention
           ("self_attn", "attn.attention"), ("gate_proj", "c_fc_0"), ("up_proj", "c_fc_1"), ("down_proj", "c_proj"), ("model.", "transformer."))
 INTERNLM = (("embed_tokens", "tok_embeddings"), ("lm_head", "output"), ("input_layernorm", "attention_norm"), ("post_attention_layernorm", "ffn_norm"),
             ("self_attn.o_proj", "attention.wo"), ("self_attn", "attention"), ("mlp.gate_proj", "feed_forward.w1"), ("mlp.up_proj", "feed_forward.w3"), ("mlp.down_proj", "feed_forward.w2"))
+MLP = (("embed.", "model.embed_tokens."), ("head.", "lm_head."), ("layers.", "model.layers."))
+PHI = (("norm0", "input_layernorm"), ("last.", "model.final_layernorm."), (".o.", ".self_attn.dense."), (".up.", ".mlp.fc1."), (".down.", ".mlp.fc2."),
+       *((f".{x}.", f".self_attn.{x}_proj.") for x in "qkv"), *MLP)
+STARCODER = (("norm0", "input_layernorm"), ("norm1", "post_attention_layernorm"), ("last.", "model.norm."), (".up.", ".mlp.c_fc."), (".down.", ".mlp.c_proj."),
+             *((f".{x}.", f".self_attn.{x}_proj.") for x in "qkvo"), *MLP)
+DENSE = ((".o.", ".attention.dense."), (".qkv.", ".attention.query_key_value."), (".up.", ".mlp.dense_h_to_4h."), (".down.", ".mlp.dense_4h_to_h."))
+NEOX = (("norm0", "input_layernorm"), ("norm1", "post_attention_layernorm"), ("last.", "gpt_neox.final_layer_norm."), ("embed.", "gpt_neox.embed_in."), *DENSE, ("layers.", "gpt_neox.layers."),
+        ("head.", "embed_out."))
+FALCON = (("norm0", "input_layernorm"), ("last.", "transformer.ln_f."), *DENSE, (".attention.", ".self_attention."), ("layers.", "transformer.h."),
+          ("embed.", "transformer.word_embeddings."), ("head.", "lm_head."))
+FALCON_40B = (("norm0", "ln_attn"), ("norm1", "ln_mlp"), *FALCON)
+GROUPED = {"model_type": "falcon", "new_decoder_architecture": True, "bias": True, "hidden_act": None, "activation": "gelu", "num_kv_heads": KV, "num_key_value_heads": None}
+NEW = {"hidden_act": "gelu_new", "layer_norm_eps": 1e-5}
 VAULT = (("post_attention_layernorm", "pre_feedforward_layernorm"),)
 BLOCKS = {"norms": ("post_self_attn_layernorm", "post_mlp_layernorm"), "joined": True, "biases": QKV}
 MROPE = {"mrope_section": [3, 4, 5]}
@@ -174,6 +222,20 @@ PAIRS = [
      {"final_logit_softcapping": 2.0}),
     ("StableLM with parallel blocks as Cohere", {"model_type": "stablelm", "use_parallel_residual": True, "rope_interleave": True, "partial_rotary_factor": 0.5, "layer_norm_eps": 1e-5}, {"make": beside, "has_biases": True},
      {"model_type": "cohere", "layer_norm_eps": 1e-5, "partial_rotary_factor": 0.5, "logit_scale": 1.0}, {"make": beside, "has_biases": False}, {"partial_rotary_factor": 0.25}),
+    ("Phi as Falcon 2", {"model_type": "phi", **NEW, "partial_rotary_factor": 1.0}, {"make": ungated, "names": PHI, "kv": KV, "joined": False, "head_bias": True},
+     {**GROUPED, "num_ln_in_parallel_attn": 1, "activation": "gelu_new"}, {"make": ungated, "names": FALCON, "kv": KV}, {"partial_rotary_factor": None}),
+    ("Falcon 7B as Falcon 2", {"model_type": "falcon", "bias": True, "hidden_act": None, "num_kv_heads": HEADS, "num_key_value_heads": None},
+     {"make": ungated, "names": FALCON, "kv": 1}, {**GROUPED, "num_kv_heads": 1, "num_ln_in_parallel_attn": 1}, {"make": ungated, "names": FALCON, "kv": 1}, {"activation": "gelu_new"}),
+    ("Falcon 40B with equal norms as Falcon 2", GROUPED, {"make": ungated, "names": FALCON_40B, "kv": KV, "norms": 2}, {**GROUPED, "num_ln_in_parallel_attn": 1},
+     {"make": ungated, "names": FALCON, "kv": KV}, {"rope_theta": 500.0}),
+    ("GPT-NeoX as Falcon 40B", {"model_type": "gpt_neox", "hidden_act": "gelu", "num_key_value_heads": None, "rotary_pct": 1.0},
+     {"make": ungated, "names": NEOX, "kv": HEADS, "norms": 2}, {**GROUPED, "num_kv_heads": HEADS}, {"make": ungated, "names": FALCON_40B, "kv": HEADS, "norms": 2},
+     {"rotary_pct": None}),
+    ("GPT-NeoX with blocks in turn as StarCoder 2", {"model_type": "gpt_neox", "hidden_act": "gelu_fast", "num_key_value_heads": None, "rotary_pct": 1.0, "use_parallel_residual": False},
+     {"make": ungated, "names": NEOX, "kv": HEADS, "norms": 2}, {"model_type": "starcoder2", "num_key_value_heads": HEADS, "hidden_act": "gelu_pytorch_tanh"},
+     {"make": ungated, "names": STARCODER, "kv": HEADS, "norms": 2, "joined": False}, {"use_parallel_residual": True}),
+    ("OLMo as StableLM", {"model_type": "olmo"}, {"make": level, "has_norms": False}, {"model_type": "stablelm", "partial_rotary_factor": 1.0}, {"make": level, "has_norms": True},
+     {"clip_qkv": 0.25}),
     ("InternLM 3 as transformers saves it", {"model_type": "internlm3", "attention_bias": True, "mlp_bias": True}, {"biases": True},
      {"model_type": "llama", "attention_bias": True, "mlp_bias": True}, {"biases": True}, {"rope_theta": 500.0}),
     ("CWM with windows in all layers as Mistral", {"model_type": "cwm", "layer_types": WINDOWS, "sliding_window": 9}, {}, {"model_type": "mistral", "sliding_window": 9}, {},

@@ -108,6 +108,18 @@ MODELS = {
         "attention_bias": False, "mlp_bias": False,
         "rope_parameters": {"full_attention": {"partial_rotary_factor": 0.25, "rope_theta": 20000}, "sliding_attention": {"partial_rotary_factor": 1.0, "rope_theta": 5000}},
     },
+    # Attention and an FFN of one matrix before the exact GELU side by side, each after a layer norm of its own; q, k and v by head in one matrix, biases
+    "dense_beside": {
+        **{k: v for k, v in COMMON.items() if k not in ("hidden_act", "rms_norm_eps")}, "model_type": "gpt_neox", "hidden_act": "gelu", "hidden_size": 160,
+        "intermediate_size": 168, "layer_norm_eps": 1e-3, "num_attention_heads": 5, "rotary_emb_base": 10000, "rotary_pct": 0.25, "use_parallel_residual": True,
+        "classifier_dropout": 0.1, "hidden_dropout": 0.0,
+    },
+    # FFNs of one matrix before GELU by tanh, windows, biases, tied
+    "dense_tanh": {
+        **{k: v for k, v in COMMON.items() if k not in ("hidden_act", "rms_norm_eps")}, "model_type": "starcoder2", "hidden_act": "gelu_pytorch_tanh", "hidden_size": 160,
+        "intermediate_size": 168, "norm_epsilon": 1e-3, "num_attention_heads": 4, "num_key_value_heads": 2, "rope_theta": 20000.0, "sliding_window": 7,
+        "use_bias": True, "attention_dropout": 0.1, "residual_dropout": 0.1, "embedding_dropout": 0.1, "tie_word_embeddings": True,
+    },
     # FFNs of one matrix, whose activation has learned numbers
     "dense_learned": {
         **{k: v for k, v in COMMON.items() if k != "hidden_act"}, "model_type": "apertus", "hidden_act": "xielu", "intermediate_size": 168,
@@ -748,6 +760,7 @@ def tensors(c):
     """Returns {name: (dtype, shape, bytes)}, with the vendors' names."""
     import models_autumn  # which import this module
     import models_deepseek
+    import models_dense
     import models_experts
     import models_longcat
     import models_lowrank
@@ -756,7 +769,7 @@ def tensors(c):
         return models_longcat.longcat_flash_ngram(c)
     if c["model_type"] == "deepseek_v41":
         return models_deepseek.deepseek_v41(c)
-    for families in (models_autumn.FAMILIES, models_experts.FAMILIES, models_lowrank.FAMILIES):
+    for families in (models_autumn.FAMILIES, models_dense.FAMILIES, models_experts.FAMILIES, models_lowrank.FAMILIES):
         if c["model_type"] in families:
             return families[c["model_type"]](c)
     if c["model_type"] in ("dbrx", "deepseek_v4"):

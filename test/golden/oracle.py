@@ -688,11 +688,12 @@ def forward(m, tokens):
     """Logits [T, vocab] of a sequence, and the smallest distance of any router's choice to a tie."""
     import oracle_autumn  # which import this module
     import oracle_deepseek
+    import oracle_dense
     import oracle_experts
     import oracle_longcat
     import oracle_lowrank
 
-    other = {**oracle_autumn.FAMILIES, **oracle_longcat.FAMILIES, **oracle_lowrank.FAMILIES, "gemma3_text": forward_gemma, "gemma4_text": forward_gemma4, "cohere2_moe": forward_cohere, "beam": forward_beam, "deepseek_v41": oracle_deepseek.forward, **oracle_experts.FAMILIES}.get(m.config["model_type"])
+    other = {**oracle_autumn.FAMILIES, **oracle_dense.FAMILIES, **oracle_longcat.FAMILIES, **oracle_lowrank.FAMILIES, "gemma3_text": forward_gemma, "gemma4_text": forward_gemma4, "cohere2_moe": forward_cohere, "beam": forward_beam, "deepseek_v41": oracle_deepseek.forward, **oracle_experts.FAMILIES}.get(m.config["model_type"])
     if other:
         return other(m, tokens)
     if m.config["model_type"] == "deepseek_v4":

@@ -560,6 +560,12 @@ def dense(model, model_type, **more):
     return a.Recipe(model=model, config={**config, **more}, pieces=mf.same_pieces)
 
 
+def without(recipe, *keys):
+    for key in keys:
+        del recipe.config[key]
+    return recipe
+
+
 def helium():
     return dense("HeliumForCausalLM", "helium", attention_bias=False, mlp_bias=False, rms_norm_eps=1e-8, rope_theta=20000.0)
 
@@ -573,9 +579,7 @@ def vaultgemma():
 def stablelm():
     recipe = dense("StableLmForCausalLM", "stablelm", layer_norm_eps=1e-5, num_key_value_heads=1, partial_rotary_factor=0.25, qk_layernorm=False,
                    use_parallel_residual=False, use_qkv_bias=True)
-    for key in ("head_dim", "rms_norm_eps"):
-        del recipe.config[key]
-    return recipe
+    return without(recipe, "head_dim", "rms_norm_eps")
 
 
 def stablelm_parallel():
@@ -594,5 +598,58 @@ def bamba():
                                gains={r"\.[qk]_proj": 1.7, r"down_proj|out_proj|o_proj": 20.0, r"gate_proj|up_proj|in_proj": 1.3})
 
 
-FAMILIES = (helium, vaultgemma, stablelm, stablelm_parallel, bamba, gemma, glm, jais2, minicpm3, inkling2_loop, inkling2, muse_spark, muse_glimmer, mistral_large4, hy_v4_vl, qwen3_omni_moe, ernie4_5_vl_moe, exaone4, exaone4_5, lfm3, lfm3_vl, youtu, sarvam_mla, nanochat, dots3_note, arcee, beam, cohere, ministral, kolibri1, flex_olmo, granitemoe_swa, granite_swa, flint, lara_mini, aria, aria_text)
+def ungated(recipe):
+    """Names of GPT-NeoX and Falcon."""
+    return dataclasses.replace(recipe, writes=mf.WRITES_RESIDUAL + r"|embed_in|word_embeddings|attention\.dense|dense_4h_to_h", gains={r"embed_in|word_embeddings": None})
+
+
+def starcoder2():
+    recipe = dense("Starcoder2ForCausalLM", "starcoder2", hidden_act="gelu_pytorch_tanh", norm_epsilon=1e-5, num_key_value_heads=1, sliding_window=13, tie_word_embeddings=True, use_bias=True)
+    return without(recipe, "attention_bias", "head_dim", "rms_norm_eps")
+
+
+def phi():
+    recipe = dense("PhiForCausalLM", "phi", embd_pdrop=0.0, hidden_act="gelu_new", layer_norm_eps=1e-5, num_key_value_heads=1, partial_rotary_factor=0.4, qk_layernorm=False, resid_pdrop=0.1)
+    return dataclasses.replace(without(recipe, "attention_bias", "head_dim", "rms_norm_eps"), writes=mf.WRITES_RESIDUAL + r"|self_attn\.dense|mlp\.fc2")
+
+
+def gpt_neox():
+    recipe = dense("GPTNeoXForCausalLM", "gpt_neox", attention_bias=True, classifier_dropout=0.1, hidden_act="gelu", hidden_dropout=0.0, layer_norm_eps=1e-5, rotary_emb_base=10000,
+                   rotary_pct=0.25, use_parallel_residual=True)
+    return dataclasses.replace(ungated(without(recipe, "head_dim", "num_key_value_heads", "rms_norm_eps", "rope_theta")), pieces=a.renamed((r"lm_head", "embed_out")))
+
+
+def gpt_neox_serial():
+    recipe = gpt_neox()
+    recipe.config.update({"hidden_act": "gelu_fast", "use_parallel_residual": False})
+    return recipe
+
+
+def falcon():
+    """Falcon 7B: one KV head."""
+    recipe = dense("FalconForCausalLM", "falcon", alibi=False, apply_residual_connection_post_layernorm=False, bias=False, hidden_dropout=0.0, layer_norm_epsilon=1e-5, multi_query=True,
+                   new_decoder_architecture=False, parallel_attn=True)
+    keys = ("attention_bias", "head_dim", "hidden_act", "intermediate_size", "num_key_value_heads", "rms_norm_eps", "rope_theta", "tie_word_embeddings")
+    return dataclasses.replace(ungated(without(recipe, *keys)), pieces=a.renamed((r"lm_head", "transformer.word_embeddings")))
+
+
+def falcon_40b():
+    recipe = falcon()
+    recipe.config.update({"bias": True, "hidden_size": 192, "new_decoder_architecture": True, "num_attention_heads": 6, "num_kv_heads": 2, "tie_word_embeddings": False})
+    return dataclasses.replace(recipe, pieces=mf.same_pieces)
+
+
+def falcon2():
+    """Falcon 2 11B: several KV heads, one norm."""
+    recipe = falcon_40b()
+    recipe.config.update({"activation": "gelu", "bias": False, "ff_factor": 4, "ffn_hidden_size": 272, "num_ln_in_parallel_attn": 1, "rope_theta": 500042.0})
+    return recipe
+
+
+def olmo():
+    recipe = dense("OlmoForCausalLM", "olmo", clip_qkv=1.5, num_key_value_heads=1)
+    return without(recipe, "rms_norm_eps")
+
+
+FAMILIES = (starcoder2, phi, gpt_neox, gpt_neox_serial, falcon, falcon_40b, falcon2, olmo, helium, vaultgemma, stablelm, stablelm_parallel, bamba, gemma, glm, jais2, minicpm3, inkling2_loop, inkling2, muse_spark, muse_glimmer, mistral_large4, hy_v4_vl, qwen3_omni_moe, ernie4_5_vl_moe, exaone4, exaone4_5, lfm3, lfm3_vl, youtu, sarvam_mla, nanochat, dots3_note, arcee, beam, cohere, ministral, kolibri1, flex_olmo, granitemoe_swa, granite_swa, flint, lara_mini, aria, aria_text)
 mf.RECIPES.update({f.__name__: f for f in FAMILIES})

@@ -24,6 +24,10 @@ static void elementwise(void) {
                   .bias = ln ? floats((size_t)dim, 'c') : NULL, .rows = 5, .dim = dim, .ldx = dim + 3, .ldo = dim + 2,
                   .eps = 1e-6f, .add = ln ? 0 : 1, .w_dtype = DT_F32, .layer_norm = (uint8_t)ln);
     for (int ln = 0; ln < 2; ln++)
+        CHECK(ln ? "layer norm without weights" : "rms norm without weights", norm, OP_NORM,
+              .out = floats(5 * 700, 'f'), .x = floats(5 * 700, 'c'), .rows = 5, .dim = 700, .ldx = 700, .ldo = 700,
+              .eps = 1e-6f, .w_dtype = DT_F32, .layer_norm = (uint8_t)ln);
+    for (int ln = 0; ln < 2; ln++)
         CHECK("norm, weights by row", norm, OP_NORM, .out = floats(9 * 70, 'f'), .x = floats(9 * 70, 'c'),
               .w = floats(3 * 70, 'c'), .bias = ln ? floats(3 * 70, 'c') : NULL, .w_rows = 3, .rows = 9, .dim = 70,
               .ldx = 70, .ldo = 70, .eps = 1e-6f, .w_dtype = DT_F32, .layer_norm = (uint8_t)ln);
@@ -375,8 +379,10 @@ static void mixtures(void) {
                                             {"ffn, no up", "experts, no up"},
                                             {"ffn, capped", "experts, capped"},
                                             {"ffn, exact GELU", "experts, exact GELU"},
-                                            {"ffn, xIELU", "experts, xIELU"}};
-    for (int kind = 0; kind < 7; kind++) {
+                                            {"ffn, xIELU", "experts, xIELU"},
+                                            {"ffn, ungated, exact GELU", "experts, ungated, exact GELU"},
+                                            {"ffn, ungated GELU", "experts, ungated GELU"}};
+    for (int kind = 0; kind < 9; kind++) {
         for (int n = 1; n < 100; n = n * 4 + 3)
             CHECK(others[kind][0], ffn, OP_FFN, .y = floats((size_t)(n * 192), 'f'),
                   .x = floats((size_t)(n * 192), 'c'), .expert = expert_other(192, 160, kind), .n = n, .hidden = 192);

@@ -149,6 +149,14 @@ static struct expert expert_other(int hidden, int inter, int kind) {
                                .down = matrix(hidden, inter, DT_BF16, 0, 0),
                                .gate_bias = floats((size_t)inter, 'c'),
                                .glu = {.is_relu = true}};
+    if (kind == 7 || kind == 8)
+        return (struct expert){.gate = matrix(inter, hidden, DT_BF16, 0, 0),
+                               .down = matrix(hidden, inter, DT_BF16, 0, 0),
+                               .gate_bias = floats((size_t)inter, 'c'),
+                               .glu = {.is_erf = kind == 7,
+                                       .alpha = kind == 7 ? 0 : 1.5957691f,
+                                       .cubic = kind == 7 ? 0 : 0.0713548f,
+                                       .is_ungated = true}};
     if (kind == 6)
         return (struct expert){.gate = matrix(inter, hidden, DT_BF16, 0, 0),
                                .down = matrix(hidden, inter, DT_BF16, 0, 0),

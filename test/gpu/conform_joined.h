@@ -71,7 +71,7 @@ static void program_step(struct program *p, enum op_code *code, union op_args *a
                                    .w_dtype = DT_F32};
         if (rnd() % 2) a->norm.rows = n * 4, a->norm.dim = a->norm.ldx = a->norm.ldo = 64;
         else a->norm.w = program_slot(p), a->norm.layer_norm = rnd() % 2;
-        if (a->norm.w == a->norm.out) a->norm.w = NULL, a->norm.layer_norm = false;
+        if (a->norm.w == a->norm.out) a->norm.w = NULL;
         return;
     case 6:
         *code = OP_ROPE;

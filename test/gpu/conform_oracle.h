@@ -80,6 +80,7 @@ static void oracle_expert(double *y, const struct expert *e, const float *x, boo
     for (size_t i = 0; i < inter; i++) {
         double a = fmin(gate[i] + (e->gate_bias ? (double)e->gate_bias[i] : 0), e->glu.clamp_after ? INFINITY : limit),
                b = up[i] + (expert_up_bias(e) ? (double)expert_up_bias(e)[i] : 0);
+        if (e->glu.is_ungated) b = 1;
         if (e->glu.is_relu) h[i] = (float)(fmax(a, 0) * b);
         else if (e->glu.gate_cap > 0)
             h[i] = (float)((double)e->glu.gate_cap * tanh(a / (double)e->glu.gate_cap) / (1 + exp(-a)) *

@@ -268,6 +268,8 @@ static void check_elements(int n) {
                                        {.limit = 1.5f, .clamp_after = true},
                                        {.is_relu = true},
                                        {.is_erf = true},
+                                       {.is_erf = true, .is_ungated = true},
+                                       {.alpha = 1.5957691f, .cubic = 0.0713548f, .is_ungated = true},
                                        {.xielu_p = 0.8f, .xielu_n = 1.25f, .xielu_beta = 0.5f},
                                        {.gate_cap = 4, .up_cap = 0.5f},
                                        {.gate_cap = 1e-3f, .up_cap = 1e3f}};
@@ -276,18 +278,19 @@ static void check_elements(int n) {
         double limit = a->limit > 0 ? (double)a->limit : INFINITY, alpha = a->alpha > 0 ? (double)a->alpha : 1;
         k.glu(y, g, w, n, a);
         for (int i = 0; i < n; i++) {
+            const double u = a->is_ungated ? 1 : (double)w[i];
             double top = a->clamp_after ? (double)g[i] : fmin(g[i], limit),
-                   add = fmax(fmin(w[i], limit), -limit) + (double)a->shift,
+                   add = fmax(fmin(u, limit), -limit) + (double)a->shift,
                    s = a->is_relu ? fmax(g[i], 0) : top / (1 + exp(-alpha * top - (double)a->cubic * top * top * top));
             if (a->gate_cap > 0) {
-                const double up = (double)a->up_cap * tanh((double)w[i] / (double)a->up_cap);
+                const double up = (double)a->up_cap * tanh(u / (double)a->up_cap);
                 s = (double)a->gate_cap * tanh((double)g[i] / (double)a->gate_cap) / (1 + exp(-(double)g[i]));
                 near("capped glu", 0, i, y[i], s * up, fabs(s * up) * 2e-6 + 1e-36);
                 continue;
             }
             if (a->is_erf) {
-                const double want = 0.5 * g[i] * erfc(-(double)g[i] / sqrt(2)) * w[i];
-                near("GELU", 0, i, y[i], want, fabs(want) * 1e-6 + 2e-7 * fabs((double)g[i] * (double)w[i]) + 1e-36);
+                const double want = 0.5 * g[i] * erfc(-(double)g[i] / sqrt(2)) * u;
+                near("GELU", 0, i, y[i], want, fabs(want) * 1e-6 + 2e-7 * fabs((double)g[i] * u) + 1e-36);
                 continue;
             }
             if (a->xielu_beta > 0) {

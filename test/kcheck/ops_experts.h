@@ -25,6 +25,8 @@ static const struct expert_kind expert_kinds[] = {
     {DT_BF16, DT_NONE, 1, 0, .glu = {.alpha = 1.5957691f, .cubic = 0.0713548f}},
     {DT_BF16, DT_NONE, 1, 0, .glu = {.gate_cap = 1.5f, .up_cap = 2}},
     {DT_BF16, DT_NONE, 1, 0, .glu = {.is_erf = true}},
+    {DT_BF16, DT_NONE, 1, 0, .no_up = true, .bias = true, .glu = {.is_erf = true, .is_ungated = true}},
+    {DT_E4M3, DT_F32, 128, 128, .no_up = true, .glu = {.alpha = 1.5957691f, .cubic = 0.0713548f, .is_ungated = true}},
     {DT_BF16, DT_NONE, 1, 0, .no_up = true, .glu = {.xielu_p = 0.8f, .xielu_n = 1.25f, .xielu_beta = 0.5f}},
     {DT_BF16, DT_NONE, 1, 0, .no_up = true, .glu = {.is_relu = true}},
     {DT_E4M3, DT_F32, 128, 128, .no_up = true, .bias = true, .glu = {.is_relu = true}},
@@ -228,6 +230,7 @@ static void check_experts(int n, int n_experts, int topk, bool shared, const str
                 double s = q->glu.is_relu ? fmax(g, 0)
                                           : g / (1 + exp(-(q->glu.alpha > 0 ? (double)q->glu.alpha : 1) * g -
                                                          (double)q->glu.cubic * g * g * g));
+                if (q->glu.is_ungated) up = 1;
                 if (q->glu.gate_cap > 0) {
                     s = (double)q->glu.gate_cap * tanh(g / (double)q->glu.gate_cap) / (1 + exp(-g));
                     up = (double)q->glu.up_cap * tanh(up / (double)q->glu.up_cap);
@@ -240,9 +243,11 @@ static void check_experts(int n, int n_experts, int topk, bool shared, const str
                 up += (double)q->glu.shift;
                 h[r] = s * up;
                 /* slopes: swish and GELU at most 1.13, a square 2, xIELU 2 * xielu_p * |g| + xielu_beta + xielu_n */
-                const double slope = q->glu.xielu_beta > 0 ? 1.6 * fabs(g) + 1.75 : q->up.data ? 1.13 : 2;
-                h_off[r] = slope * slope * g_off * up * up + (q->glu.xielu_beta > 0 ? 0 : s * s * up_off) +
-                           h[r] * h[r] * u * u;
+                const double slope = q->glu.xielu_beta > 0             ? 1.6 * fabs(g) + 1.75
+                                     : q->up.data || q->glu.is_ungated ? 1.13
+                                                                       : 2;
+                h_off[r] = slope * slope * g_off * up * up +
+                           (q->glu.xielu_beta > 0 || q->glu.is_ungated ? 0 : s * s * up_off) + h[r] * h[r] * u * u;
             }
             for (int r = 0; r < INTER && whole; r++) h_off[r] += lost_whole(h, INTER, r, together, steps);
             for (int r = 0; r < HIDDEN; r++) {

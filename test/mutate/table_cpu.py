@@ -87,7 +87,7 @@ change("kda-bound", "a bounded decay ignores its head's rate", "kcheck_delta", (
 change("conv-keep", "the convolution keeps the first rows instead of the last", "kcheck_delta", ("cpu/delta.c", "row_at(&j, o->n - past + i)", "row_at(&j, i - past)"))
 change("conv-delay", "a delayed convolution is not late", "kcheck_delta", ("cpu/delta.c", "row_at(j, i - o->delay - o->taps + 1 + t)", "row_at(j, i - o->taps + 1 + t)"))
 change("scan-step", "the selective scan takes its steps as they are", "kcheck_delta", ("cpu/scan.c", "softplus(a[k] + o->dt[c + k])", "a[k] + o->dt[c + k]"))
-change("ffn-no-up", "squared ReLU takes negative products too", "kcheck_ops", ("cpu/kernels_scalar.c", "(g[i] < 0 ? 0 : g[i]) * u[i]", "g[i] * u[i]"))
+change("ffn-no-up", "squared ReLU takes negative products too", "kcheck_ops", ("cpu/kernels_scalar.c", "(g[i] < 0 ? 0 : g[i]) * u[i * step]", "g[i] * u[i]"))
 change("experts-one-level", "experts are 1 % too large at one CPU level", "golden_positions; kcheck_ops", ("cpu/experts.c", "g->weights[t], tile", "g->weights[t] * (w->x->level == CPU_AVX2 ? 1.01f : 1), tile"))
 change("attention-causal", "a query attends to the key after it", "golden_positions; kcheck_ops", ("cpu/attn.c", "o->q_last[i] : p, o->k_pos0", "o->q_last[i] : p + 1, o->k_pos0"))
 change("e4m3-tiny", "E4M3 codes with exponent 0 are decoded wrongly by the bit mapping", "kcheck_kernels", ("cpu/simd_avx512.h", "if (__builtin_expect(tiny != 0, 0)) {", "if (__builtin_expect(tiny == 1, 0)) {"))
