@@ -37,10 +37,11 @@ static const struct gguf_key common[] = {
     {NULL, NULL},
 };
 
+static const struct gguf_arch *const tables[] = {gguf_archs,   gguf_layered, gguf_windowed, gguf_normed,
+                                                 gguf_streams, gguf_kda,     gguf_minimax};
+
 static const struct gguf_arch *find_arch(const struct json *meta) {
     const struct json *arch = json_get(meta, "general.architecture");
-    const struct gguf_arch *const tables[] = {gguf_archs,   gguf_layered, gguf_windowed,
-                                              gguf_streams, gguf_kda,     gguf_minimax};
     for (size_t k = 0; k < sizeof tables / sizeof *tables; k++)
         for (const struct gguf_arch *a = tables[k]; a->name; a++)
             if (json_is(arch, a->name)) return a;
@@ -62,6 +63,8 @@ void gguf_note(struct gguf_facts *f, const char *name, int64_t rows) {
         {".attn_q.bias", &f->qkv_bias},
         {".attn_qkv.bias", &f->qkv_bias},
         {".attn_q_norm.weight", &f->qk_norm},
+        {".attn_norm_2.weight", &f->second_norm},
+        {".ffn_norm.weight", &f->ffn_norm},
         {".ffn_gate_up_exps.weight", &f->gate_up},
         {".attn_qkv.weight", &f->qkv},
         {".ssm_in.weight", &f->delta_in},
@@ -104,6 +107,10 @@ int gguf_names(struct config *c, struct arena *a, const struct json *meta, const
                               .qkv = f->qkv && !c->delta.taps && !config_has_mixer(c, MIXER_LIGHTNING),
                               .gate_up = f->gate_up ? GATE_UP_STACKED : GATE_UP_SEPARATE};
     if (layout->qkv) names->q = names->k = names->v = GGUF_LAYER "attn_qkv";
+    c->qkv_pieces = 0; /* converters order the rows */
+    if (c->parallel_block && !f->ffn_norm) names->ffn_norm = GGUF_LAYER "attn_norm";
+    if (c->parallel_block && f->second_norm)
+        names->attn_norm = GGUF_LAYER "attn_norm_2"; /* Falcon 40B; attn_norm is the FFN's */
     if (f->bare_router_bias) names->router_bias = GGUF_LAYER "exp_probs_b";
     if (f->layer_out_norm && names->ffn_out_norm) names->ffn_out_norm = GGUF_LAYER "layer_output_norm";
     if (f->gate_up) names->expert_gate = names->expert_up = GGUF_LAYER "ffn_gate_up_exps";
@@ -141,8 +148,6 @@ struct gguf_sampling gguf_read_sampling(const struct json *meta) {
 }
 
 void gguf_list(struct buf *out) {
-    const struct gguf_arch *const tables[] = {gguf_archs,   gguf_layered, gguf_windowed,
-                                              gguf_streams, gguf_kda,     gguf_minimax};
     for (size_t k = 0; k < sizeof tables / sizeof *tables; k++)
         for (const struct gguf_arch *a = tables[k]; a->name; a++)
             buf_fmt(out, "%s%s", k || a != tables[k] ? ", " : "", a->name);

@@ -16,11 +16,12 @@ struct gguf_facts {
     bool bare_router_bias; /* that tensor's name has no suffix */
     bool split_kv_b;       /* MLA's up-projection is split in two tensors */
     bool qkv_bias, qk_norm, head_bias, conv_bias;
-    bool dense_gate;     /* dense FFNs have gate and up in two tensors */
-    bool layer_out_norm; /* norms of FFN outputs have an older name */
-    bool routed_norm;    /* the sum of experts in a latent space has a norm */
-    bool shared_gate;    /* gate and up of shared experts are two tensors */
-    bool gate_up;        /* gate and up of all experts in one tensor */
+    bool dense_gate;            /* dense FFNs have gate and up in two tensors */
+    bool ffn_norm, second_norm; /* FFNs have a norm of their own; so do attention blocks, under a name of its own */
+    bool layer_out_norm;        /* norms of FFN outputs have an older name */
+    bool routed_norm;           /* the sum of experts in a latent space has a norm */
+    bool shared_gate;           /* gate and up of shared experts are two tensors */
+    bool gate_up;               /* gate and up of all experts in one tensor */
     /* q, k and v in one tensor; all DeltaNet inputs except b and a in one tensor */
     bool qkv, delta_in;
     /* for all sequences; for sequences up to the original context, and for longer ones */

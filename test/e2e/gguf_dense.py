@@ -4,11 +4,11 @@ import array
 from gguf_pair import Pair, gqa, dense, HEADS
 
 
-def without_experts(arch, fmt, seed, layers=2, tied=False, norms=("attn_norm", "input_layernorm", "ffn_norm", "post_attention_layernorm"), shift=0, **gqa_options):
+def without_experts(arch, fmt, seed, layers=2, tied=False, norms=("attn_norm", "input_layernorm", "ffn_norm", "post_attention_layernorm"), shift=0, kv=2, **gqa_options):
     """A dense model. norms: pairs of names in both formats. shift: what GGUF's norm weights have more than the published ones."""
     p = Pair(arch, fmt, seed)
-    p.key(block_count=layers, context_length=512, embedding_length=256, attention__layer_norm_rms_epsilon=1e-6, **HEADS)
-    p.config.update(model_type=arch, vocab_size=288, hidden_size=256, num_hidden_layers=layers, num_attention_heads=4, num_key_value_heads=2, intermediate_size=512,
+    p.key(block_count=layers, context_length=512, embedding_length=256, attention__layer_norm_rms_epsilon=1e-6, **{**HEADS, "attention__head_count_kv": kv})
+    p.config.update(model_type=arch, vocab_size=288, hidden_size=256, num_hidden_layers=layers, num_attention_heads=4, num_key_value_heads=kv, intermediate_size=512,
                     tie_word_embeddings=tied)
     p.both("token_embd", [288, 256], "model.embed_tokens.weight", spread=1 / 16 if tied else 1)
     if not tied:
@@ -16,7 +16,7 @@ def without_experts(arch, fmt, seed, layers=2, tied=False, norms=("attn_norm", "
     p.norm("output_norm", 256, "model.norm.weight")
     for i in range(layers):
         b, h = f"blk.{i}.", f"model.layers.{i}."
-        gqa(p, i, 256, 4, 2, 64, **gqa_options)
+        gqa(p, i, 256, 4, kv, 64, **gqa_options)
         for name in ("attn_norm", "ffn_norm"):  # which gqa has added
             p.gguf = [t for t in p.gguf if t[0] != f"{b}{name}.weight"]
         for name in ("input_layernorm", "post_attention_layernorm"):
