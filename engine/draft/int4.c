@@ -195,7 +195,8 @@ static void convert_expert(struct int4 *d, const struct expert *from, const stru
 
 /* FFNs of a layer that are converted: its routed experts; in a model without experts its dense FFN. NULL: none. */
 static const struct expert *ffns_of(const struct weights *w, int layer) {
-    return w->config.n_experts ? w->layers[layer].experts : &w->layers[layer].dense;
+    const struct expert *dense = &w->layers[layer].dense;
+    return w->config.n_experts ? w->layers[layer].experts : dense->gate.data ? dense : NULL;
 }
 static int n_ffns(const struct weights *w) { return w->config.n_experts ? w->config.n_experts : 1; }
 static bool has_experts(const struct int4 *d, int layer) { return ffns_of(d->w, layer) != NULL; }
@@ -229,12 +230,16 @@ static uint64_t sample_hash(const struct int4 *d) {
 
 static int convert_all(struct int4 *d, struct error *e) {
     const struct config *c = &d->w->config;
-    const struct expert *first = NULL;
-    for (int l = 0; !first; l++) first = ffns_of(d->w, l);
-    int shape[3][2];
-    expert_shapes(first, shape);
-    size_t widest = (size_t)(shape[0][1] > shape[2][1] ? shape[0][1] : shape[2][1]);
-    const bool transposed = first->is_transposed || first->gate_up_transposed;
+    size_t widest = 0;
+    bool transposed = false;
+    for (int l = 0; l < c->n_layers; l++) { /* dense FFNs may have a width of their own */
+        const struct expert *x = ffns_of(d->w, l);
+        int shape[3][2];
+        if (!x) continue;
+        expert_shapes(x, shape);
+        for (int i = 0; i < 3; i++) widest = (size_t)shape[i][1] > widest ? (size_t)shape[i][1] : widest;
+        transposed |= x->is_transposed || x->gate_up_transposed;
+    }
     float *row = mem_alloc((2 * widest + 64) * sizeof *row),
           *stripe = transposed ? mem_alloc(widest * STRIPE * sizeof *stripe) : NULL;
     int rc = !row || (transposed && !stripe) ? error_set(e, ERR_MEMORY, "not enough memory to convert the experts") : 0;
@@ -385,8 +390,10 @@ int int4_open(struct int4 **out, const struct weights *w, enum cpu_level level, 
     cond_init(&d->changed);
     pthread_mutex_init(&d->lock, NULL);
     d->w = w;
-    for (int l = 0; l < c->n_layers && !d->expert_bytes; l++)
-        if (ffns_of(w, l)) d->expert_bytes = expert_bytes(ffns_of(w, l));
+    for (int l = 0; l < c->n_layers; l++) {
+        const uint64_t bytes = ffns_of(w, l) ? expert_bytes(ffns_of(w, l)) : 0;
+        if (bytes > d->expert_bytes) d->expert_bytes = bytes;
+    }
     d->layer_bytes = d->expert_bytes * (uint64_t)n_ffns(w);
     d->size = d->layer_bytes * (uint64_t)moe;
     uint64_t weights = weights_needed_bytes(w), have = mem_available();
