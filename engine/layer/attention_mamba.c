@@ -121,9 +121,21 @@ static int mamba2_cache_planes(const struct config *c, int layer, struct cache_d
         (struct cache_desc){.heads = m->heads, .dim = m->state * m->head_dim, .fixed_rows = KV_STATES, .dtype = DT_F32};
     return 2;
 }
+/* Multiplies the parts of the inputs by their factors. */
+static int mamba2_scale(struct exec *x, const struct config *c, const struct work *w, int n) {
+    const struct mamba2_dims d = mamba2_dims(c);
+    const int part[] = {d.inner, d.inner, d.bc, d.bc, c->mamba.heads};
+    float *at = w->fused;
+    for (int i = 0; i < 5; at += part[i++])
+        if (c->mamba.scale[i] > 0 && c->mamba.scale[i] != 1)
+            TRY(x->ops->scale(x,
+                              &(struct op_scale){.x = at, .n = n, .m = part[i], .ld = d.in, .by = c->mamba.scale[i]}));
+    return 0;
+}
 static int mamba2_inputs(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
                          const struct span *spans, int n_spans, int n) {
-    return block_linear_wide(x, w->fused, y->mix_in.rows, w->xn, c->hidden, y->mix_in, y->mix_in_bias, n);
+    TRY(block_linear_wide(x, w->fused, y->mix_in.rows, w->xn, c->hidden, y->mix_in, y->mix_in_bias, n));
+    return mamba2_scale(x, c, w, n);
 }
 static int mamba2_advance(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
                           const struct span *s, int row, int n, int from, int to) {
@@ -165,17 +177,22 @@ static int mamba2_advance(struct exec *x, const struct config *c, const struct l
                                                .rule = DELTA_MAMBA2,
                                                .at = attention_address(s, layer, MAMBA2_STATE)});
 }
-/* The gate is applied before the norm, which is over each group of heads. */
+/* Norms each group of heads. */
+static int mamba2_norm(struct exec *x, const struct config *c, const struct layer *y, float *out, int n) {
+    const int inner = mamba2_dims(c).inner, dim = inner / c->mamba.groups;
+    for (int at = 0; at < inner; at += dim) TRY(rows_norm(x, out + at, inner, y->mix_norm + at, c->norm_eps, n, dim));
+    return 0;
+}
 static int mamba2_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
                          const struct span *s, struct key_range keys) {
     const struct mamba2_dims d = mamba2_dims(c);
-    const int dim = d.inner / c->mamba.groups;
+    const uint8_t norm = c->mamba.norm;
     float *out = w->att + (size_t)s->row * (size_t)d.inner;
     TRY(attention_advance_state(x, c, y, layer, w, s, mamba2_advance));
+    if (norm == MAMBA_NORM_FIRST) TRY(mamba2_norm(x, c, y, out, s->n));
     TRY(rows_gate(x, out, d.inner, w->fused + (size_t)s->row * (size_t)d.in, d.in, GATE_SILU, s->n, d.inner));
-    for (int at = 0; at < d.inner; at += dim)
-        TRY(rows_norm(x, out + at, d.inner, y->mix_norm + at, c->norm_eps, s->n, dim));
-    return 0;
+    if (norm == MAMBA_NORM_LAST) TRY(mamba2_norm(x, c, y, out, s->n));
+    return c->mamba.out_scale > 0 ? rows_scale(x, out, c->mamba.out_scale, s->n, d.inner) : 0;
 }
 
 const struct attention_kind attention_mamba2 = {.name = "mamba2",

@@ -106,8 +106,9 @@ static int plain_input(struct exec *x, const struct config *c, const struct laye
                                         .experts_norm = y->previous_experts_norm,
                                         .stream_scale = y->previous_scale,
                                         .token = c->token_dim && tag ? &y->previous_token_input : NULL};
-    /* in a parallel block the attention's output waits for the FFN's in w->x */
-    if (!ffn || !c->parallel_block) TRY(add_output(x, c, ffn ? &after_attention : &after_ffn, w, n, tag));
+    /* in a parallel block the attention's output waits for the FFN's in w->x, and for the next mixer's beside it */
+    if (ffn ? !c->parallel_block : !c->layer[tag / 2].is_beside)
+        TRY(add_output(x, c, ffn ? &after_attention : &after_ffn, w, n, tag));
     if (c->no_input_norm) return rows_copy(x, w->xn, hidden, w->streams, hidden, n, hidden);
     TRY(streams_norm(x, c, y, w, w->streams, n, tag));
     if (!c->norms_stream || c->layer[tag / 2].branch[ffn].is_raw) return 0;

@@ -85,6 +85,7 @@ static const struct arch *const table[] = {
     &arch_minimax,
     &arch_granitemoehybrid,
     &arch_bamba,
+    &arch_falcon_h1,
     &arch_kimi_linear,
     &arch_kimi_k3,
     &arch_k2_horizon,

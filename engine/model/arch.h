@@ -185,7 +185,7 @@ extern const struct arch arch_olmoe, arch_flex_olmo, arch_granitemoe, arch_grani
     arch_longcat_flash_ngram, arch_axk1;
 extern const struct arch arch_gemma, arch_glm, arch_jais2, arch_minicpm3, arch_internlm2, arch_phi4mm, arch_helium,
     arch_vaultgemma, arch_bamba, arch_stablelm, arch_stablelm_parallel, arch_starcoder2, arch_phi, arch_gpt_neox,
-    arch_falcon, arch_falcon_norms, arch_olmo;
+    arch_falcon, arch_falcon_norms, arch_falcon_h1, arch_olmo;
 extern const struct arch arch_qwen2_vl, arch_qwen2_vl_text, arch_qwen2_5_omni, arch_qwen3_omni_moe_thinker, arch_exaone,
     arch_apertus1p5, arch_apertus1p5_text, arch_glm4v, arch_glm4v_text;
 extern const struct arch arch_llama, arch_arcee, arch_internlm3, arch_cwm, arch_mistral, arch_mistral3, arch_ministral,

@@ -71,6 +71,11 @@ enum layer_rope {
     LAYER_ROPE_SECOND, /* config.second_rope */
     LAYER_ROPE_NONE
 };
+enum mamba_norm {                   /* of the output of Mamba-2 */
+                  MAMBA_NORM_LAST,  /* after its gate */
+                  MAMBA_NORM_FIRST, /* before its gate */
+                  MAMBA_NORM_NONE
+};
 enum passes_kv { /* GQA, MLA: source of a layer's keys and values */
                  KV_OWN,
                  KV_PASSED, /* its own, for later layers too */
@@ -237,6 +242,9 @@ struct config {
         int state, taps;               /* state: rows of a head's state */
         int rank;                      /* Mamba-1, of one head and group: width of the steps before their projection */
         bool conv_bias, projects_bias; /* biases of the convolution, of both projections */
+        uint8_t norm;                  /* Mamba-2: enum mamba_norm */
+        /* Mamba-2: factors of z, x, B, C and the steps, and of the output; 0: 1; Falcon-H1 */
+        float scale[5], out_scale;
     } mamba;
     struct lightning_config { /* layers with lightning attention */
         int heads, dim;
@@ -259,8 +267,13 @@ struct config {
         int taps[2]; /* CCA: of the convolutions within channels and within heads */
     } cca;
     struct layer_config {
-        bool moe, hashed;     /* hashed: a token's experts come from a table; DeepSeek-V4, V4.1 */
-        bool no_ffn;          /* is a mixer only. With residual streams a layer has both, or neither (config_is_bare) */
+        bool moe, hashed; /* hashed: a token's experts come from a table; DeepSeek-V4, V4.1 */
+        /* is a mixer only. With residual streams a layer has both, or neither (config_is_bare), unless the next one
+         * is beside it */
+        bool no_ffn;
+        /* Its mixer reads the stream that the previous layer's read, and both outputs are added together; needs
+         * config_keep_stream; Falcon-H1. */
+        bool is_beside;
         uint8_t mixer;        /* enum mixer */
         struct branch_scale { /* with config.norms_stream, of the attention block and of the FFN */
             float stream, output;

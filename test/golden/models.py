@@ -120,6 +120,14 @@ MODELS = {
         "intermediate_size": 168, "norm_epsilon": 1e-3, "num_attention_heads": 4, "num_key_value_heads": 2, "rope_theta": 20000.0, "sliding_window": 7,
         "use_bias": True, "attention_dropout": 0.1, "residual_dropout": 0.1, "embedding_dropout": 0.1, "tie_word_embeddings": True,
     },
+    # Mamba-2, normed in groups before its gate, beside attention, and factors of every part
+    "mamba_beside": {
+        **COMMON, "model_type": "falcon_h1", "rms_norm_eps": 1e-3, "intermediate_size": 168, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 24,
+        "rope_theta": 20000.0, "attention_in_multiplier": 1.5, "attention_out_multiplier": 0.7, "embedding_multiplier": 3.0, "key_multiplier": 0.4,
+        "lm_head_multiplier": 0.3, "mlp_multipliers": [0.8, 0.3], "ssm_in_multiplier": 1.3, "ssm_multipliers": [0.4, 0.7, 1.2, 0.9, 0.5], "ssm_out_multiplier": 0.6,
+        "mamba_d_ssm": 96, "mamba_n_heads": 4, "mamba_d_head": "auto", "mamba_d_state": 20, "mamba_n_groups": 2, "mamba_d_conv": 3, "mamba_conv_bias": True,
+        "mamba_rms_norm": True, "mamba_norm_before_gate": True, "mamba_proj_bias": False, "projectors_bias": False, "attention_bias": False, "mlp_bias": False,
+    },
     # FFNs of one matrix, whose activation has learned numbers
     "dense_learned": {
         **{k: v for k, v in COMMON.items() if k != "hidden_act"}, "model_type": "apertus", "hidden_act": "xielu", "intermediate_size": 168,

@@ -598,6 +598,25 @@ def bamba():
                                gains={r"\.[qk]_proj": 1.7, r"down_proj|out_proj|o_proj": 20.0, r"gate_proj|up_proj|in_proj": 1.3})
 
 
+def falcon_h1():
+    recipe = bamba()
+    config = {k: v for k, v in recipe.config.items() if k not in ("attn_layer_indices", "normalization_function", "z_loss_coefficient", "partial_rotary_factor", "attn_rotary_emb")}
+    config.update({
+        "architectures": ["FalconH1ForCausalLM"], "attention_in_multiplier": 1.5, "attention_out_multiplier": 0.7, "embedding_multiplier": 3.0, "key_multiplier": 0.4,
+        "lm_head_multiplier": 0.3, "mamba_d_ssm": config["mamba_n_heads"] * config["mamba_d_head"], "mamba_norm_before_gate": False, "mamba_rms_norm": True, "mamba_use_mlp": True,
+        "mlp_expansion_factor": 8, "mlp_multipliers": [0.8, 0.3], "model_type": "falcon_h1", "projectors_bias": False, "ssm_in_multiplier": 1.3,
+        "ssm_multipliers": [0.4, 0.7, 1.2, 0.9, 0.5], "ssm_out_multiplier": 0.6,
+    })
+    return dataclasses.replace(recipe, model="FalconH1ForCausalLM", config=config)
+
+
+def falcon_h1_plain():
+    """As most are published: Mamba's output is gated and not normed."""
+    recipe = falcon_h1()
+    recipe.config["mamba_rms_norm"] = False
+    return recipe
+
+
 def ungated(recipe):
     """Names of GPT-NeoX and Falcon."""
     return dataclasses.replace(recipe, writes=mf.WRITES_RESIDUAL + r"|embed_in|word_embeddings|attention\.dense|dense_4h_to_h", gains={r"embed_in|word_embeddings": None})
@@ -651,5 +670,5 @@ def olmo():
     return without(recipe, "rms_norm_eps")
 
 
-FAMILIES = (starcoder2, phi, gpt_neox, gpt_neox_serial, falcon, falcon_40b, falcon2, olmo, helium, vaultgemma, stablelm, stablelm_parallel, bamba, gemma, glm, jais2, minicpm3, inkling2_loop, inkling2, muse_spark, muse_glimmer, mistral_large4, hy_v4_vl, qwen3_omni_moe, ernie4_5_vl_moe, exaone4, exaone4_5, lfm3, lfm3_vl, youtu, sarvam_mla, nanochat, dots3_note, arcee, beam, cohere, ministral, kolibri1, flex_olmo, granitemoe_swa, granite_swa, flint, lara_mini, aria, aria_text)
+FAMILIES = (falcon_h1, falcon_h1_plain, starcoder2, phi, gpt_neox, gpt_neox_serial, falcon, falcon_40b, falcon2, olmo, helium, vaultgemma, stablelm, stablelm_parallel, bamba, gemma, glm, jais2, minicpm3, inkling2_loop, inkling2, muse_spark, muse_glimmer, mistral_large4, hy_v4_vl, qwen3_omni_moe, ernie4_5_vl_moe, exaone4, exaone4_5, lfm3, lfm3_vl, youtu, sarvam_mla, nanochat, dots3_note, arcee, beam, cohere, ministral, kolibri1, flex_olmo, granitemoe_swa, granite_swa, flint, lara_mini, aria, aria_text)
 mf.RECIPES.update({f.__name__: f for f in FAMILIES})

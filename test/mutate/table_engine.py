@@ -444,7 +444,7 @@ change("pin-hold", "weights are registered while sessions decode", "gpu_unpinned
 change("streams-close", "the head gets one of several residual streams", "golden_streams", ("engine/layer/mixed_streams.c", "mix_streams(x, c, &m->head_mix, w, true, n)", "0"))
 change("plain-norm", "a block's output is added to the stream without its norm", "golden_dense_around", ("engine/layer/plain_stream.c", "if (tag) TRY(norm_output(", "if (0) TRY(norm_output("))
 change("plain-last", "the last layer's output is added without its norm", "golden_dense_around", ("engine/layer/plain_stream.c", ".out_norm = m->last_out_norm,", ".out_norm = NULL,"))
-change("plain-parallel", "a parallel block's FFN reads the attention's result", "golden_beside", ("engine/layer/plain_stream.c", "if (!ffn || !c->parallel_block) TRY(add_output(", "TRY(add_output("))
+change("plain-parallel", "a parallel block's FFN reads the attention's result", "golden_beside", ("engine/layer/plain_stream.c", "if (ffn ? !c->parallel_block : ", "if (ffn ? true : "))
 change("shared-mean", "shared experts count fully where the mean is taken", "golden_beside", ("engine/layer/expert_io.c", "c->layer[layer].moe && config_weighs_shared(c) ?", "c->layer[layer].moe && c->shared_gate ?"))
 change("int4-dense", "a model without experts drafts with its own FFNs", "unit_int4", (LAYER, "draft_layer.dense = s->draft->experts[layer][0], draft_layer.shards = NULL;", ";"))
 change("draft-model", "the tokens of a draft model are taken from another row", "unit_draft", ("engine/draft_model_engine.c", "if (rows[i].chat->session == s) return &rows[i];", "if (s) return &rows[0];"))
