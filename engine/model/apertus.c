@@ -1,9 +1,24 @@
 /* Apertus: GQA with norms of heads, dense FFNs of one matrix with xIELU, whose numbers are learned. Reference: mlx-lm,
  * models/apertus, and transformers, models/apertus. */
+#include <math.h>
+
 #include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/config_common.h"
 #include "engine/model/names.h"
+
+/* GGUF has the numbers of xIELU in its metadata. */
+static void read_xielu(struct config_reader *r, struct config *c) {
+    static const char *const numbers[] = {"xielu.alpha_p", "xielu.alpha_n", "xielu.beta"};
+    for (int k = 0; k < 3 && config_has(r, numbers[k]); k++) {
+        const struct json *v = config_layer_list(r, c, numbers[k], false);
+        for (int i = 0; i < c->n_layers && v; i++) {
+            const double x = json_num(json_at(v, (uint32_t)i), NAN);
+            if (!(fabs(x) < 1e6) || (k == 2 && !(x > 0))) config_fail(r, "'%s' of layer %d is %g", numbers[k], i, x);
+            c->layer[i].xielu[k] = (float)x;
+        }
+    }
+}
 
 static void parse(struct config_reader *r, struct config *c) {
     static const char *const acts[] = {"xielu", NULL};
@@ -17,6 +32,7 @@ static void parse(struct config_reader *r, struct config *c) {
     if (config_bool(r, "post_norm", false))
         config_fail(r, "'post_norm' is true: the reference norms before its blocks");
     config_read_rope(r, c, c->head_dim, 12000000);
+    read_xielu(r, c);
 }
 
 /* Apertus 1.5: the head may lack the rows of tokens of images and sound. Reference: transformers, models/apertus1p5. */

@@ -295,7 +295,8 @@ struct config {
         int extent;
         /* GQA: values are the projected keys, before norm and rotation; Gemma 4. */
         bool v_is_k;
-        /* Is layer - repeats of the checkpoint, in this pass over it (streams.loop_passes); Inkling 2. */
+        /* Is layer - repeats of the checkpoint, in this pass over it (streams.loop_passes; Inkling 2), or after layers
+         * that are left out (Nemotron NAS) */
         int repeats, pass;
         /* With streams.block_layers: keys and values have inputs of their own, and taps per row and head beside
          * those of short_taps; Inkling 2. */
@@ -304,6 +305,8 @@ struct config {
         int carried_at;
         /* with KV_TAKEN: the earlier layer whose keys and values, and their places in the cache, this one uses */
         int kv_source;
+        /* learned_xielu without tensors (GGUF): alpha_p, alpha_n and beta as published; beta 0: tensors; Apertus */
+        float xielu[3];
         int dense_inter;    /* width of its dense FFN; 0: the model's; Gemma 4 */
         float glu_limit[2]; /* limit of the activation: routed experts; shared expert or dense FFN. 0: config.glu's */
         int window;         /* number of keys a query sees, including its own; 0: all */

@@ -51,8 +51,8 @@ struct gguf_arch {
     void (*derive)(struct config_builder *t);
     const char *(*family)(const struct config_builder *t);
 };
-extern const struct gguf_arch gguf_archs[], gguf_layered[], gguf_windowed[], gguf_normed[], gguf_streams[], gguf_kda[],
-    gguf_minimax[]; /* all but the first: with layers of several kinds */
+extern const struct gguf_arch gguf_archs[], gguf_layered[], gguf_windowed[], gguf_normed[], gguf_blocks[],
+    gguf_streams[], gguf_kda[], gguf_minimax[]; /* all but the first: with layers of several kinds */
 
 /* the architecture's key; NULL: absent */
 const struct json *gguf_build_meta(const struct config_builder *t, const char *key);

@@ -37,8 +37,8 @@ static const struct gguf_key common[] = {
     {NULL, NULL},
 };
 
-static const struct gguf_arch *const tables[] = {gguf_archs,   gguf_layered, gguf_windowed, gguf_normed,
-                                                 gguf_streams, gguf_kda,     gguf_minimax};
+static const struct gguf_arch *const tables[] = {gguf_archs,  gguf_layered, gguf_windowed, gguf_normed,
+                                                 gguf_blocks, gguf_streams, gguf_kda,      gguf_minimax};
 
 static const struct gguf_arch *find_arch(const struct json *meta) {
     const struct json *arch = json_get(meta, "general.architecture");
@@ -65,6 +65,7 @@ void gguf_note(struct gguf_facts *f, const char *name, int64_t rows) {
         {".attn_q_norm.weight", &f->qk_norm},
         {".attn_norm_2.weight", &f->second_norm},
         {".ffn_norm.weight", &f->ffn_norm},
+        {".ssm_norm.weight", &f->mixer_norm},
         {".ffn_gate_up_exps.weight", &f->gate_up},
         {".attn_qkv.weight", &f->qkv},
         {".ssm_in.weight", &f->delta_in},

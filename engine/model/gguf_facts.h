@@ -18,6 +18,7 @@ struct gguf_facts {
     bool qkv_bias, qk_norm, head_bias, conv_bias;
     bool dense_gate;            /* dense FFNs have gate and up in two tensors */
     bool ffn_norm, second_norm; /* FFNs have a norm of their own; so do attention blocks, under a name of its own */
+    bool mixer_norm;            /* outputs of mixers have a norm */
     bool layer_out_norm;        /* norms of FFN outputs have an older name */
     bool routed_norm;           /* the sum of experts in a latent space has a norm */
     bool shared_gate;           /* gate and up of shared experts are two tensors */

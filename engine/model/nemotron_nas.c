@@ -32,19 +32,24 @@ static int ffn_width(const struct config *c, double multiplier) {
     return width >= 1 && width < 1 << 24 ? (int)ceil(width / 256) * 256 : 0;
 }
 
-static void read_layer(struct config_reader *r, struct config *c, const struct json *block, int layer) {
+static bool is_missing(const struct json *block, const char *part) {
+    return json_bool(json_get(json_get(block, part), "no_op"), false);
+}
+/* at: the number of the layer here; `layer` is that of the checkpoint. */
+static void read_layer(struct config_reader *r, struct config *c, const struct json *block, int at, int layer) {
     const struct json *attention = json_get(block, "attention"), *ffn = json_get(block, "ffn");
-    struct layer_config *y = &c->layer[layer];
+    struct layer_config *y = &c->layer[at];
+    y->repeats = at - layer;
     refuse_others(r, attention, layer, "attention");
     refuse_others(r, ffn, layer, "FFN");
-    if (json_bool(json_get(attention, "no_op"), false)) y->mixer = MIXER_NONE;
+    if (is_missing(block, "attention")) y->mixer = MIXER_NONE;
     else {
         const int64_t group = json_int(json_get(attention, "n_heads_in_group"), 0);
         if (group < 1 || group > c->n_heads || c->n_heads % group)
             config_fail(r, "'n_heads_in_group' of layer %d is %lld of %d heads", layer, (long long)group, c->n_heads);
-        else config_set_heads(r, c, layer, c->n_heads, c->n_heads / group);
+        else config_set_heads(r, c, at, c->n_heads, c->n_heads / group);
     }
-    if (json_bool(json_get(ffn, "no_op"), false)) y->no_ffn = true;
+    if (is_missing(block, "ffn")) y->no_ffn = true;
     else {
         const int64_t given = json_int(json_get(ffn, "intermediate_size"), 0);
         y->dense_inter =
@@ -52,8 +57,6 @@ static void read_layer(struct config_reader *r, struct config *c, const struct j
         if (!y->dense_inter) config_fail(r, "'ffn_mult' of layer %d is no width", layer);
         if (y->dense_inter > c->dense_inter) c->dense_inter = y->dense_inter;
     }
-    if (y->no_ffn && y->mixer == MIXER_NONE)
-        config_fail(r, "layer %d has neither attention nor FFN: the published models have no such layer", layer);
 }
 
 static void parse(struct config_reader *r, struct config *c) {
@@ -62,11 +65,19 @@ static void parse(struct config_reader *r, struct config *c) {
     config_read_gqa(r, c);
     c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", false);
     c->dense_bias = config_bool(r, "mlp_bias", false);
+    c->rope.interleaved = config_bool(r, "rope_interleave", false); /* GGUF only */
     config_read_rope(r, c, c->head_dim, 10000);
     const struct json *blocks = config_layer_list(r, c, "block_configs", false);
     if (!blocks) config_fail(r, "'block_configs' is missing");
     c->n_kv_heads = 1;
-    for (int i = 0; i < c->n_layers && !r->rc; i++) read_layer(r, c, json_at(blocks, (uint32_t)i), i);
+    int n = 0;
+    for (int i = 0; i < c->n_layers && !r->rc; i++) {
+        const struct json *block = json_at(blocks, (uint32_t)i);
+        /* a layer without both, as in Ultra, is none */
+        if (!is_missing(block, "attention") || !is_missing(block, "ffn")) read_layer(r, c, block, n++, i);
+    }
+    if (!n) config_fail(r, "'block_configs' has no layer with attention or an FFN");
+    else c->n_layers = n;
 }
 
 static const char *const types[] = {"nemotron-nas", "nemotron_nas", NULL}, *const classes[] = {"DeciLMForCausalLM",

@@ -31,6 +31,9 @@ void loader_name(char *buf, size_t cap, const char *pattern, int layer, int expe
 struct tensor *loader_find(struct loader *l, const char *pattern, int layer, int expert, const char *ending) {
     char name[512];
     loader_name(name, sizeof name, pattern, layer, expert, ending);
+    struct tensor *t = claim(l, name);
+    if (t || !l->w->files.gguf || strcmp(ending, ".weight")) return t;
+    loader_name(name, sizeof name, pattern, layer, expert, ""); /* llama.cpp's converter omits it in Falcon-H1 */
     return claim(l, name);
 }
 void loader_missing(struct loader *l, const char *pattern, int layer, int expert, const char *ending) {

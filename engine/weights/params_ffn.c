@@ -85,7 +85,8 @@ static void list_router(const struct config *c, int layer, unsigned modules, str
 /* A dense FFN or the shared expert. */
 static void list_dense(const struct config *c, int layer, unsigned modules, struct param_list *out) {
     const bool moe = c->layer[layer].moe, dense = !moe && !c->layer[layer].no_ffn, shared = moe && c->shared_inter,
-               up = !c->no_up, bias = dense && c->dense_bias, xielu = dense && c->learned_xielu;
+               up = !c->no_up, bias = dense && c->dense_bias,
+               xielu = dense && c->learned_xielu && !(c->layer[layer].xielu[2] > 0);
     const int hidden = c->hidden, dense_inter = config_dense_inter(c, layer),
               inter = moe && !c->parallel_dense ? c->shared_inter : dense_inter;
     const struct tensor_slice ffn_gate = params_in_gate_up(c->layout->dense_gate_up, false, inter, 0),

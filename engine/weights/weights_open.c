@@ -84,10 +84,12 @@ static void fold_bias(const struct config *c, struct layer *y) {
 
 static float softplus(float v) { return v > 20 ? v : log1pf(expf(v)); }
 /* The layer's own activation (config.learned_xielu). */
-static void set_xielu(struct layer *y) {
+static void set_xielu(struct layer *y, const float numbers[3]) {
     struct glu *g = &y->dense.glu;
-    g->xielu_beta = y->xielu[2] ? *y->xielu[2] : 0.5f;
-    g->xielu_p = softplus(*y->xielu[0]), g->xielu_n = g->xielu_beta + softplus(*y->xielu[1]);
+    const float *const p = y->xielu[0] ? y->xielu[0] : &numbers[0], *const n = y->xielu[0] ? y->xielu[1] : &numbers[1],
+                       *const beta = y->xielu[0] ? y->xielu[2] : &numbers[2];
+    g->xielu_beta = beta ? *beta : 0.5f;
+    g->xielu_p = softplus(*p), g->xielu_n = g->xielu_beta + softplus(*n);
 }
 
 static void load_layer(struct loader *l, struct layer *y, int i) {
@@ -95,7 +97,7 @@ static void load_layer(struct loader *l, struct layer *y, int i) {
     const struct config *c = &w->config;
     load_modules(l, MODULE_LAYER, y, i, 0);
     y->dense.glu = y->parallel_dense.glu = config_glu(c, i, false);
-    if (c->learned_xielu && !l->rc && y->xielu[0]) set_xielu(y);
+    if (c->learned_xielu && !l->rc && (y->xielu[0] || c->layer[i].xielu[2] > 0)) set_xielu(y, c->layer[i].xielu);
     if (c->layer[i].ngram && !l->rc) check_hashes(l, i, config_ngram(c, i));
     if (!l->rc && c->attn == ATTN_CCA) fold_bias(c, y);
     if (l->rc || !c->layer[i].moe) return;

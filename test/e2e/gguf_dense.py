@@ -56,6 +56,31 @@ def internlm2(fmt):
     return p
 
 
+def minicpm3(fmt):
+    """MLA with joint keys and values, whose rotated halves have factors; those of longer texts are not in force."""
+    p = without_experts("minicpm3", fmt, 67)
+    heads, lora, latent, nope, rope, v = 4, 96, 64, 32, 16, 64
+    p.gguf = [t for t in p.gguf if ".attn_" not in t[0] or "attn_norm" in t[0]]
+    p.hf = {name: t for name, t in p.hf.items() if "self_attn" not in name}
+    p.key(rope__freq_base=1e4, rope__dimension_count=rope, attention__q_lora_rank=lora, attention__kv_lora_rank=latent, attention__key_length=nope + rope,
+          attention__head_count_kv=heads)
+    factors = [1 + j / 4 for j in range(rope // 2)]
+    p.config.update(rope_theta=1e4, q_lora_rank=lora, kv_lora_rank=latent, qk_nope_head_dim=nope, qk_rope_head_dim=rope, num_key_value_heads=heads, scale_emb=12, scale_depth=1.4,
+                    dim_model_base=256, rope_scaling={"type": "longrope", "short_factor": factors, "long_factor": [2 * x for x in factors], "original_max_position_embeddings": 512})
+    for name, by in (("short", 1), ("long", 2)):
+        p.gguf.append((f"rope_factors_{name}.weight", "F32", [rope // 2], array.array("f", [by * x for x in factors]).tobytes()))
+    for i in range(2):
+        b, h = f"blk.{i}.attn_", f"model.layers.{i}.self_attn."
+        p.both(b + "q_a", [lora, 256], h + "q_a_proj.weight")
+        p.norm(b + "q_a_norm", lora, h + "q_a_layernorm.weight")
+        p.both(b + "q_b", [heads * (nope + rope), lora], h + "q_b_proj.weight")
+        p.both(b + "kv_a_mqa", [latent + rope, 256], h + "kv_a_proj_with_mqa.weight")
+        p.norm(b + "kv_a_norm", latent, h + "kv_a_layernorm.weight")
+        p.both(b + "kv_b", [heads * (nope + v), latent], h + "kv_b_proj.weight")
+        p.both(b + "output", [256, heads * v], h + "o_proj.weight")
+    return p
+
+
 def chatglm(fmt, fused):
     """GLM-4-9B as its own code names the tensors, and as transformers does."""
     p = gate_and_up(without_experts("chatglm", fmt, 55, bias=True), 2)

@@ -4,7 +4,7 @@ import array
 import math
 
 import gguf_normed
-from gguf_dense import arcee, chatglm, internlm2, cohere2, exaone, command_r, exaone4, hunyuan_dense, ernie4_5, lfm2, llama_dense, qwen2, qwen3, gemma2, gemma3, phi3, smollm3, glm4, glm4v, gemma, olmo2, seed_oss, granite, minicpm, mistral3, muse_glimmer, nemotron
+from gguf_dense import arcee, chatglm, internlm2, minicpm3, cohere2, exaone, command_r, exaone4, hunyuan_dense, ernie4_5, lfm2, llama_dense, qwen2, qwen3, gemma2, gemma3, phi3, smollm3, glm4, glm4v, gemma, olmo2, seed_oss, granite, minicpm, mistral3, muse_glimmer, nemotron
 from gguf_families import arctic, deepseek_v1, grok, k2_horizon, ling1, maple, mellum, minimax01, minimax_m3, smallthinker
 from gguf_pair import vocabulary, Pair, usual, gqa, experts, dense, together
 
@@ -565,7 +565,7 @@ def kda(p, b, s, hidden, heads, dim, taps):
 
 MODELS = {"arcee": arcee, "minicpm": minicpm, "nemotron": nemotron, "arctic": arctic, "cohere2": cohere2, "command-r": command_r, "exaone4": exaone4, "hunyuan-dense": hunyuan_dense, "mellum": mellum, "maple": maple, "maple old": lambda fmt: maple(fmt, False), "k2-horizon": k2_horizon, "bailingmoe": ling1, "deepseek": deepseek_v1, "grok": grok, "grok first": lambda fmt: grok(fmt, False), "smallthinker": smallthinker, "smallthinker window": lambda fmt: smallthinker(fmt, 16), "minimax-01": minimax01, "minimax-m3": minimax_m3, "olmoe": olmoe, "kimi-linear": kimi_linear, "kimi-linear old": lambda fmt: kimi_linear(fmt, split=False), "granitemoe": granitemoe, "muse-glimmer": muse_glimmer, "granite_swa": granite_swa, "granite_swa dense": lambda fmt: granite_swa(fmt, False), "granitemoe shared": lambda fmt: granitemoe(fmt, True), "ernie4_5-moe": ernie, "qwen3vlmoe": qwen3vlmoe,
           "hunyuan-moe": hunyuan, "dots1": dots1, "bailingmoe2": bailingmoe2,
-          "llama dense": llama_dense, "qwen2": qwen2, "qwen2vl": qwen2vl, "exaone": exaone, "internlm2": internlm2, "chatglm": lambda fmt: chatglm(fmt, True), "chatglm split": lambda fmt: chatglm(fmt, False), "qwen3": qwen3, "qwen3vl": qwen3vl, "lfm2": lfm2, "ernie4_5": ernie4_5, "gemma2": gemma2, "gemma3": gemma3, "phi3": phi3, "smollm3": smollm3, "glm4": glm4, "glm4v": glm4v, "gemma": gemma,
+          "llama dense": llama_dense, "qwen2": qwen2, "qwen2vl": qwen2vl, "exaone": exaone, "internlm2": internlm2, "minicpm3": minicpm3, "chatglm": lambda fmt: chatglm(fmt, True), "chatglm split": lambda fmt: chatglm(fmt, False), "qwen3": qwen3, "qwen3vl": qwen3vl, "lfm2": lfm2, "ernie4_5": ernie4_5, "gemma2": gemma2, "gemma3": gemma3, "phi3": phi3, "smollm3": smollm3, "glm4": glm4, "glm4v": glm4v, "gemma": gemma,
           "starcoder2": gguf_normed.starcoder2, "phi2": gguf_normed.phi2, "gptneox": gguf_normed.gptneox, "gptneox serial": lambda fmt: gguf_normed.gptneox(fmt, False), "falcon": gguf_normed.falcon,
           "falcon norms": lambda fmt: gguf_normed.falcon(fmt, 2), "jais2": gguf_normed.jais2, "stablelm": gguf_normed.stablelm, "stablelm parallel": lambda fmt: gguf_normed.stablelm(fmt, True),
           "olmo": gguf_normed.olmo,

@@ -160,6 +160,8 @@ FALCON = (("norm0", "input_layernorm"), ("last.", "transformer.ln_f."), *DENSE, 
 FALCON_40B = (("norm0", "ln_attn"), ("norm1", "ln_mlp"), *FALCON)
 GROUPED = {"model_type": "falcon", "new_decoder_architecture": True, "bias": True, "hidden_act": None, "activation": "gelu", "num_kv_heads": KV, "num_key_value_heads": None}
 NEW = {"hidden_act": "gelu_new", "layer_norm_eps": 1e-5}
+BLOCK = {"attention": {"no_op": False, "n_heads_in_group": HEADS // KV}, "ffn": {"no_op": False, "intermediate_size": INTER}}
+NOTHING = {"attention": {"no_op": True}, "ffn": {"no_op": True}}
 VAULT = (("post_attention_layernorm", "pre_feedforward_layernorm"),)
 BLOCKS = {"norms": ("post_self_attn_layernorm", "post_mlp_layernorm"), "joined": True, "biases": QKV}
 MROPE = {"mrope_section": [3, 4, 5]}
@@ -234,6 +236,8 @@ PAIRS = [
     ("GPT-NeoX with blocks in turn as StarCoder 2", {"model_type": "gpt_neox", "hidden_act": "gelu_fast", "num_key_value_heads": None, "rotary_pct": 1.0, "use_parallel_residual": False},
      {"make": ungated, "names": NEOX, "kv": HEADS, "norms": 2}, {"model_type": "starcoder2", "num_key_value_heads": HEADS, "hidden_act": "gelu_pytorch_tanh"},
      {"make": ungated, "names": STARCODER, "kv": HEADS, "norms": 2, "joined": False}, {"use_parallel_residual": True}),
+    ("Nemotron NAS with a layer that does nothing as Llama", {"model_type": "nemotron-nas", "num_hidden_layers": LAYERS + 1, "block_configs": [BLOCK, BLOCK, NOTHING, BLOCK, BLOCK]},
+     {"names": (("layers.3.", "layers.4."), ("layers.2.", "layers.3."))}, {"model_type": "llama"}, {}, {"rope_theta": 500.0}),
     ("OLMo as StableLM", {"model_type": "olmo"}, {"make": level, "has_norms": False}, {"model_type": "stablelm", "partial_rotary_factor": 1.0}, {"make": level, "has_norms": True},
      {"clip_qkv": 0.25}),
     ("InternLM 3 as transformers saves it", {"model_type": "internlm3", "attention_bias": True, "mlp_bias": True}, {"biases": True},

@@ -2,7 +2,7 @@
 import array
 import math
 
-from gguf_convert import Model, Tensor, adjacent, gguf_formats, plus_one, qwen_delta
+from gguf_convert import Model, Tensor, adjacent, gguf_formats, llama3_factors, plus_one, qwen_delta
 
 
 def mla(m, name="self_attn"):
@@ -409,4 +409,69 @@ def qwen4exp(d):
         parts = [m.take(f"{s}ple_embedding.ngram_embedding.shard_{k}.weight") for k in range(c["split_ngram_parts"])]
         m.key(embedding_length_per_layer_input=parts[0].shape[1])
         m.put("per_layer_token_embd", Tensor([sum(p.shape[0] for p in parts), parts[0].shape[1]], [x for p in parts for x in p.values]))
+    return m
+
+
+def deci(d):
+    """Nemotron NAS: heads and widths by layer, 0 where a layer lacks the part."""
+    m = Model(d, "deci")
+    c = m.config
+    heads, dim = c["num_attention_heads"], c["hidden_size"] // c["num_attention_heads"]
+    widths = [0 if b["ffn"]["no_op"] else -(-int(2 * b["ffn"]["ffn_mult"] * c["hidden_size"] / 3) // 256) * 256 for b in c["block_configs"]]
+    kv = [0 if b["attention"]["no_op"] else heads // b["attention"]["n_heads_in_group"] for b in c["block_configs"]]
+    m.key(attention__head_count=[heads * (n > 0) for n in kv], attention__head_count_kv=kv, feed_forward_length=widths, rope__freq_base=float(c["rope_theta"]), rope__dimension_count=dim)
+    m.ends()
+    m.put("rope_freqs", llama3_factors(c["rope_scaling"], c["rope_theta"], dim))
+    for i, n in enumerate(kv):
+        for g, of in (("q", heads), ("k", n)) if n else ():
+            m.put(f"blk.{i}.attn_{g}", m.take(f"layers.{i}.self_attn.{g}_proj.weight").rows(adjacent(of, dim)))
+    m.attention(ffn_norm="post_attention_layernorm")
+    m.dense()
+    return m
+
+
+def falcon_h1(d):
+    """All factors become weights."""
+    m = Model(d, "falcon-h1")
+    c = m.config
+    m.keys_of(attention__head_count_kv="num_key_value_heads", attention__key_length="head_dim", attention__value_length="head_dim", feed_forward_length="intermediate_size",
+              ssm__conv_kernel="mamba_d_conv", ssm__inner_size="mamba_d_ssm", ssm__state_size="mamba_d_state", ssm__time_step_rank="mamba_n_heads", ssm__group_count="mamba_n_groups")
+    m.key(rope__freq_base=float(c["rope_theta"]))
+
+    def times(name, factor):
+        m.source[name] = m.source[name].map(lambda x: x * factor)
+    times("embed_tokens.weight", c["embedding_multiplier"])
+    times("lm_head.weight", c["lm_head_multiplier"])
+    sizes = [c["mamba_d_ssm"]] * 2 + [c["mamba_n_groups"] * c["mamba_d_state"]] * 2 + [c["mamba_n_heads"]]
+    for i in range(m.layers):
+        p = f"layers.{i}."
+        for name, factor in (("self_attn.q_proj", c["attention_in_multiplier"]), ("self_attn.k_proj", c["attention_in_multiplier"] * c["key_multiplier"]),
+                             ("self_attn.v_proj", c["attention_in_multiplier"]), ("self_attn.o_proj", c["attention_out_multiplier"]),
+                             ("mamba.out_proj", c["ssm_out_multiplier"]), ("feed_forward.gate_proj", c["mlp_multipliers"][0]), ("feed_forward.down_proj", c["mlp_multipliers"][1])):
+            times(f"{p}{name}.weight", factor)
+        parts, out = m.source[p + "mamba.in_proj.weight"].parts(*sizes), array.array("f")
+        for part, factor in zip(parts, c["ssm_multipliers"]):
+            out.extend(x * factor * c["ssm_in_multiplier"] for x in part.values)
+        m.source[p + "mamba.in_proj.weight"] = Tensor([sum(sizes), c["hidden_size"]], out)
+    m.ends(norm="final_layernorm")
+    m.attention(ffn_norm="pre_ff_layernorm")
+    m.dense("feed_forward")
+    m.mamba("mamba", c["mamba_n_groups"])
+    m.out = [(name.replace("ffn_norm.weight", "ffn_norm"), t) for name, t in m.out]
+    return m
+
+
+def apertus(d):
+    m = Model(d, "apertus")
+    c = m.config
+    dim = c["hidden_size"] // c["num_attention_heads"]
+    m.keys_of(attention__head_count_kv="num_key_value_heads", feed_forward_length="intermediate_size")
+    m.key(rope__freq_base=float(c["rope_theta"]), rope__dimension_count=dim)
+    for name in ("alpha_p", "alpha_n", "beta", "eps"):
+        m.meta["xielu." + name] = [float(m.take(f"layers.{i}.mlp.act_fn.{name}").values[0]) for i in range(m.layers)]
+    m.ends()
+    m.put("rope_freqs", llama3_factors(c["rope_scaling"], c["rope_theta"], dim))
+    for i in range(m.layers):
+        m.source[f"layers.{i}.input_layernorm.weight"] = m.take(f"layers.{i}.attention_layernorm.weight")
+    m.attention(ffn_norm="feedforward_layernorm", ffn_up="mlp.up_proj", ffn_down="mlp.down_proj")
     return m

@@ -34,6 +34,10 @@ OWN = {"mla_sizes": (more.dots3note, {"vocab_size": 288, "n_group": 1, "topk_gro
        "streams": (more.deepseek4, {"vocab_size": 288, "hc_mult": 4, "index_head_dim": 64, "index_n_heads": 32,
                                     "rope_scaling": {**models.MODELS["streams"]["rope_scaling"], "beta_fast": 32}, "compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 128}}),
        "kda_residuals": (more.kimi_k3, {"text_config": {**models.MODELS["kda_residuals"]["text_config"], "vocab_size": 288, "rms_norm_eps": 1e-6}}),
+       "dense_blocks": (more.deci, {"vocab_size": 288}),
+       "dense_learned": (more.apertus, {"vocab_size": 288}),
+       # norms after the gate, as all published models have
+       "mamba_beside": (more.falcon_h1, {"vocab_size": 288, "mamba_norm_before_gate": False}),
        "delta_dense": (convert.qwen35, {"vocab_size": 288, "linear_key_head_dim": 32, "linear_value_head_dim": 32})}
 OLLAMA = ("qwen3_5_moe", "gemma4", "laguna", "glm4_moe_lite", "nemotron_h", "llama4")  # also as ollama's converter wrote them
 POSITIONS = {"llama4": 38}  # that do not depend on values which the format lacks

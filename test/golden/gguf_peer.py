@@ -35,6 +35,7 @@ OTHERWISE = {"phi3": "it accepts Phi-3's own vocabulary only",
              "mla_sizes": "its published packages do not know the architecture",
              "smallthinker window": "it takes 4096 for the window, whatever the file says",
              "deepseek_v4": "it ends with an assertion on these dimensions",
+             "dense_blocks": "it leaves out the attention of a layer without an FFN",
              "qwen4_exp": "it knows DeltaNet's heads of one size, and n-grams' vectors of the model's width"}
 
 

@@ -483,7 +483,7 @@ change("values-of-ffn", "a trace of values has what layers hand on, once for eac
 change("values-join", "the scales of the first value expert count for all", "golden_gqa_values", ("engine/weights/matrix.c", "(size_t)i * scales, m.scale, scales);", "(size_t)i * scales, all.scale == m.scale ? m.scale : to + size * (size_t)p->parts, scales);"))
 change("sink-key", "all query heads of a KV head take the product of the first", "golden_gqa_sink_keys", ("engine/layer/attention_gqa.c", ".x = w->q + i * dim,\n                                                  .w = keys", ".x = w->q,\n                                                  .w = keys"))
 change("raw-stream", "the first layer's stream is normed", "golden_gqa_sink_keys", ("engine/layer/plain_stream.c", "|| c->layer[tag / 2].branch[ffn].is_raw", ""))
-change("xielu-layer", "all layers have xIELU's first numbers", "golden_dense_learned", ("engine/weights/weights_open.c", "if (c->learned_xielu && !l->rc && y->xielu[0]) set_xielu(y);", "if (c->learned_xielu && !l->rc && y->xielu[0]) set_xielu(&w->layers[0]), y->dense.glu = w->layers[0].dense.glu;"))
+change("xielu-layer", "all layers have xIELU's first numbers", "golden_dense_learned", ("engine/weights/weights_open.c", "set_xielu(y, c->layer[i].xielu);", "set_xielu(&w->layers[0], c->layer[0].xielu), y->dense.glu = w->layers[0].dense.glu;"))
 
 # --- found by simulated worlds ------------------------------------------------------------------------------------------------
 
