@@ -158,7 +158,7 @@ static void read_w4afp8(struct config_reader *in, struct config *c) {
 }
 
 static void read_bitsandbytes(struct config_reader *in, struct config *c) {
-    static const char *const types[] = {"nf4", NULL};
+    static const char *const types[] = {"nf4", "fp4", NULL};
     (void)c;
     if (!config_bool(in, "load_in_8bit", false)) config_choice(in, "bnb_4bit_quant_type", types, 0);
 }

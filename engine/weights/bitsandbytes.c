@@ -32,11 +32,17 @@ static float float_at(const struct tensor *t, size_t i) {
     return f;
 }
 
-static void check_levels(const struct matrix_source *s) {
+/* The levels of FP4; times 12 they are numbers of E4M3. */
+static const float fp4[16] = {0,     0.0625f / 12,  8 / 12.0f,  1,  4 / 12.0f,  0.5f,  2 / 12.0f,  0.25f,
+                              -0.0f, -0.0625f / 12, -8 / 12.0f, -1, -4 / 12.0f, -0.5f, -2 / 12.0f, -0.25f};
+static const uint8_t fp4_in_e4m3[8] = {0x00, 0x18, 0x50, 0x54, 0x48, 0x4c, 0x40, 0x44}; /* of the positive ones */
+
+static void check_levels(const struct matrix_source *s, const float *levels) {
     const struct tensor *t = find_needed(s, ".weight.quant_map");
     if (!s->l->rc) check_floats(s->l, t, 16);
     for (size_t i = 0; i < 16 && !s->l->rc; i++)
-        if (!(fabsf(float_at(t, i) - mat_nf4[i]) < 1e-6f)) loader_fail(s->l, t, "not the sixteen levels of NF4");
+        if (!(fabsf(float_at(t, i) - levels[i]) < 1e-6f))
+            loader_fail(s->l, t, levels == fp4 ? "not the sixteen levels of FP4" : "not the sixteen levels of NF4");
 }
 
 /* Reads the sizes of blocks, and whether the state describes this matrix. */
@@ -87,9 +93,60 @@ static float scale_of(const struct stored_scales *s, size_t i) {
 
 static int common_divisor(int a, int b) { return b ? common_divisor(b, a % b) : a; }
 
+/* Reads what both kinds of codes have in common. Returns the columns of a scale: blocks run on from row to row, so they
+ * are a part of a block. */
+static int read_scales(const struct matrix_source *s, const struct tensor *t, const struct tensor *state,
+                       const float *levels, struct stored_scales *in) {
+    struct loader *l = s->l;
+    const int64_t n = (int64_t)s->rows * s->p->cols;
+    if (!l->rc && (s->p->slice.stacked || s->p->cols % 2 || (int64_t)t->size != n / 2))
+        loader_fail(l, t, "not two codes per byte of a matrix with an even number of columns");
+    if (!l->rc) read_state(s, state, in);
+    if (!l->rc) check_levels(s, levels);
+    if (!l->rc) find_scales(s, (n + in->block - 1) / in->block, in);
+    const int columns = l->rc ? 2 : common_divisor((int)in->block, s->p->cols);
+    if (columns % 2) loader_fail(l, t, "its blocks of scales have an odd number of columns");
+    if (!l->rc && !s->p->slice.first)
+        l->w->bytes_replaced += in->absmax->size + (in->outer ? in->outer->size + in->codes->size : 0) + state->size;
+    return columns;
+}
+
+struct mat bitsandbytes_load_fp4(const struct matrix_source *s, const struct tensor *t, const struct tensor *absmax,
+                                 const struct tensor *state) {
+    const struct tensor_slice *slice = &s->p->slice;
+    const int cols = s->p->cols, first = slice->first, step = slice->total_rows ? slice->step : 1;
+    struct stored_scales in = {.absmax = absmax};
+    struct mat m = {.stride = (size_t)cols,
+                    .rows = s->p->rows,
+                    .cols = cols,
+                    .block_rows = 1,
+                    .block_cols = read_scales(s, t, state, fp4, &in),
+                    .row_step = 1,
+                    .dtype = DT_E4M3,
+                    .scale_dtype = DT_F32};
+    if (slice->total_cols) loader_fail(s->l, t, "hearth repacks whole rows of FP4");
+    if (s->l->rc) return m;
+    m.scale_stride = cols / m.block_cols;
+    uint8_t *codes = loader_alloc_repacked(s->l, (size_t)m.rows * (size_t)cols);
+    float *scales = loader_alloc_repacked(s->l, (size_t)m.rows * (size_t)m.scale_stride * sizeof *scales);
+    for (int r = 0; r < m.rows && codes && scales; r++) {
+        const size_t from = (size_t)(first + r * step) * (size_t)cols, to = (size_t)r * (size_t)cols;
+        for (size_t c = 0; c < (size_t)cols; c++) {
+            const uint8_t code = t->data[(from + c) / 2] >> (c % 2 ? 0 : 4) & 15;
+            codes[to + c] = (uint8_t)(fp4_in_e4m3[code & 7] | (code & 8) << 4);
+        }
+        for (size_t i = 0; i < (size_t)m.scale_stride; i++)
+            scales[(size_t)r * (size_t)m.scale_stride + i] =
+                scale_of(&in, (from + i * (size_t)m.block_cols) / (size_t)in.block) / 12;
+    }
+    s->l->w->bytes_replaced += (size_t)m.rows * (size_t)cols / 2;
+    m.data = codes, m.scale = scales;
+    return m;
+}
+
 struct mat bitsandbytes_load(const struct matrix_source *s, const struct tensor *t, const struct tensor *absmax) {
     struct loader *l = s->l;
-    const int64_t rows = s->rows, cols = s->p->cols, n = rows * cols;
+    const int64_t cols = s->p->cols;
     struct stored_scales in = {.absmax = absmax};
     struct mat m = {.data = t->data,
                     .stride = dtype_bytes(DT_NF4, (size_t)cols),
@@ -100,24 +157,13 @@ struct mat bitsandbytes_load(const struct matrix_source *s, const struct tensor 
                     .dtype = DT_NF4,
                     .scale_dtype = DT_F32};
     const struct tensor *state = matrix_find(s, ".weight.quant_state.bitsandbytes__nf4");
-    if (!state && matrix_find(s, ".weight.quant_state.bitsandbytes__fp4"))
-        loader_fail(l, t, "it is of bitsandbytes' FP4; hearth computes with NF4");
     if (!state) loader_missing(l, s->pattern, s->layer, s->expert, ".weight.quant_state.bitsandbytes__nf4");
-    if (!l->rc && (s->p->slice.stacked || cols % 2 || (int64_t)t->size != n / 2))
-        loader_fail(l, t, "not two codes per byte of a matrix with an even number of columns");
-    if (!l->rc) read_state(s, state, &in);
-    if (!l->rc) check_levels(s);
-    if (!l->rc) find_scales(s, (n + in.block - 1) / in.block, &in);
+    m.block_cols = read_scales(s, t, state, mat_nf4, &in), m.scale_stride = s->p->cols / m.block_cols;
     if (l->rc) return m;
-    /* blocks run on from row to row: the columns of a scale are a part of a block */
-    m.block_cols = common_divisor((int)in.block, s->p->cols), m.scale_stride = s->p->cols / m.block_cols;
-    if (m.block_cols % 2) loader_fail(l, t, "its blocks of scales have an odd number of columns");
     const size_t count = (size_t)m.rows * (size_t)m.scale_stride;
     float *scales = loader_alloc_repacked(l, count * sizeof *scales);
     for (size_t i = 0; scales && i < count; i++) scales[i] = scale_of(&in, i * (size_t)m.block_cols / (size_t)in.block);
     m.scale = scales;
-    if (!s->p->slice.first)
-        l->w->bytes_replaced += absmax->size + (in.outer ? in.outer->size + in.codes->size : 0) + state->size;
     return m;
 }
 

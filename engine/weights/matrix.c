@@ -292,6 +292,9 @@ struct mat matrix_load(struct loader *l, const struct param *p, const char *patt
     struct tensor *scales;
     if ((t = matrix_find(&src, p->suffix)) && t->dtype == DT_I32 && (scales = matrix_find(&src, ".scales")))
         return mlx_load(&src, t, scales); /* only the rows of this parameter */
+    const struct tensor *state = t ? matrix_find(&src, ".weight.quant_state.bitsandbytes__fp4") : NULL;
+    if (state && (scales = matrix_find(&src, ".weight.absmax")))
+        return bitsandbytes_load_fp4(&src, t, scales, state); /* only the rows of this parameter */
     if (t && (scales = matrix_find(&src, ".weight.absmax"))) m = bitsandbytes_load(&src, t, scales);
     else if (t && (scales = matrix_find(&src, ".SCB"))) m = bitsandbytes_load_bytes(&src, t, scales);
     else if (t) m = load_plain(&src, t);

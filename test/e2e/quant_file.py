@@ -14,6 +14,7 @@ HIDDEN, INTER, EXPERTS, LAYERS, VOCAB, HEADS, KV, DIM = 96, 64, 4, 2, 64, 4, 2, 
 FP4 = (0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6)
 NF4 = (-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0,
        0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0)
+BNB_FP4 = tuple(sign * x / 12 for sign in (1, -1) for x in (0, 0.0625, 8, 12, 4, 6, 2, 3))
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 
 
@@ -166,12 +167,13 @@ def fp4(rng, rows, cols, block, packed):
     return out, values
 
 
-def nf4(rng, rows, cols, nested=True):
+def nf4(rng, rows, cols, nested=True, kind="nf4"):
     """bitsandbytes: blocks of 64 codes run on from row to row; nested: their scales are codes in blocks of 64, too."""
+    levels = NF4 if kind == "nf4" else BNB_FP4
     n = rows * cols
-    codes, state = [rng.randrange(16) for _ in range(n)], {"quant_type": "nf4", "blocksize": 64, "dtype": "bfloat16", "shape": [rows, cols]}
+    codes, state = [rng.randrange(16) for _ in range(n)], {"quant_type": kind, "blocksize": 64, "dtype": "bfloat16", "shape": [rows, cols]}
     out = {"weight": ("U8", [n // 2, 1], bytes(codes[i] << 4 | codes[i + 1] for i in range(0, n, 2))),
-           "weight.quant_map": ("F32", [16], struct.pack("<16f", *NF4))}
+           "weight.quant_map": ("F32", [16], struct.pack("<16f", *levels))}
     blocks = n // 64
     if nested:
         steps, stored = [f32(i / 127.5 - 1)[0] for i in range(256)], [rng.randrange(256) for _ in range(blocks)]
@@ -184,8 +186,8 @@ def nf4(rng, rows, cols, nested=True):
         absmax = [f32(rng.uniform(0.1, 0.4))[0] for _ in range(blocks)]
         out["weight.absmax"] = "F32", [blocks], struct.pack(f"<{blocks}f", *absmax)
     text = json.dumps(state).encode()
-    out["weight.quant_state.bitsandbytes__nf4"] = "U8", [len(text)], text
-    values = [NF4[c] * absmax[i // 64] for i, c in enumerate(codes)]
+    out["weight.quant_state.bitsandbytes__" + kind] = "U8", [len(text)], text
+    values = [levels[c] * absmax[i // 64] for i, c in enumerate(codes)]
     return out, [values[r * cols:(r + 1) * cols] for r in range(rows)]
 
 
@@ -336,6 +338,8 @@ FORMATS = {
     "int7 a row": (compressed("pack-quantized", 7, strategy="channel", group_size=None), pack_quantized, {"bits": 7, "group": 1 << 20}),
     "fbgemm_fp8": ({"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0, "modules_to_not_convert": ["lm_head"]}, fp8, {"per": "row"}),
     "nf4": (bitsandbytes(), nf4, {}),
+    "fp4 of bitsandbytes": (bitsandbytes(bnb_4bit_quant_type="fp4"), nf4, {"kind": "fp4"}),
+    "fp4 with plain scales": (bitsandbytes(bnb_4bit_quant_type="fp4", bnb_4bit_use_double_quant=False), nf4, {"kind": "fp4", "nested": False}),
     "fp8 of torchao": (TORCHAO, torchao, {"of": fp8, "per": "row"}),
     "int8 of torchao": (TORCHAO, torchao, {"of": int8}),
     "int4 of torchao": (TORCHAO, torchao, {"of": fours_in_bytes}),

@@ -149,7 +149,7 @@ DAMAGES = [
     ("nf4", "no outer scales", gone("weight.nested_absmax"), [GATE + "weight.nested_absmax", "missing"]),
     ("nf4", "other levels", patched("weight.quant_map", 4, struct.pack("<f", -0.69)), [GATE + "weight.quant_map", "levels"]),
     ("nf4", "no state", gone("weight.quant_state.bitsandbytes__nf4"), [GATE + "weight.quant_state.bitsandbytes__nf4", "missing"]),
-    ("nf4", "FP4's state", renamed("__nf4", "__fp4"), ["weight", "FP4", "NF4"]),
+    ("nf4", "FP4's state", renamed("__nf4", "__fp4"), ["weight.quant_map", "levels of FP4"]),
     ("nf4", "a state that is no JSON", patched("weight.quant_state.bitsandbytes__nf4", 0, b"["), [GATE + "weight.quant_state"]),
     ("nf4", "the state of another shape", patched("weight.quant_state.bitsandbytes__nf4", 70, b"65"), [GATE + "weight.quant_state", "[64, 96]"]),
     ("nf4", "blocks of no size", patched("weight.quant_state.bitsandbytes__nf4", 35, b"-1"), [GATE + "weight.quant_state", "blocksize"]),
@@ -190,7 +190,7 @@ DAMAGES_FOUND_BY_VERIFY = [
 # Members of quantization_config that hearth does not compute with.
 SCHEMES = [
     ("int4", {"quant_method": "eetq"}, ["eetq", "gptq", "bitsandbytes"]),
-    ("nf4", {"bnb_4bit_quant_type": "fp4"}, ["bnb_4bit_quant_type", "fp4", "nf4"]),
+    ("nf4", {"bnb_4bit_quant_type": "af4"}, ["bnb_4bit_quant_type", "fp4", "nf4"]),
     ("int8", quant_file.quark("uint4", "per_group"), ["uint4", "fp8_e4m3"]),
     ("int8", {**quant_file.quark("int8", "per_channel"), "layer_quant_config": {"*q_proj": {"weight": [{"dtype": "fp8_e4m3"}, {"dtype": "int4"}]}}}, ["layer_quant_config", "fp8_e4m3"]),
     ("int8", {**quant_file.quark("int8", "per_channel"), "algo_config": [{"name": "rotation"}]}, ["algo_config", "rotates"]),

@@ -2,12 +2,13 @@
 """Families without experts that differ from another one in the names of their keys, or in options which the other has, too: the same weights give the same
 logits. Each pair also has a third config, with the option changed, whose logits must differ.
 dense_twins.py HEARTH"""
+import json
 import os
 import struct
 import sys
 
 from checkpoint import logits
-from models import tensor
+from models import stream, tensor
 
 H, HEADS, KV, DIM, INTER, LAYERS = 96, 4, 2, 24, 136, 4
 BASE = {"vocab_size": 120, "hidden_size": H, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "num_key_value_heads": KV, "head_dim": DIM, "intermediate_size": INTER,
@@ -121,6 +122,25 @@ def ungated(names, kv, joined=True, norms=1, head_bias=False):
         out["head.bias"] = "F32", [120], bytes(4 * 120)
     for old, new in names:
         out = {n.replace(old, new): t for n, t in out.items()}
+    return out
+
+
+def fours(is_packed):
+    """Phi-3 whose matrices in layers are bitsandbytes' FP4, with scales whose twelfths are powers of two, or the same numbers."""
+    levels = [sign * x / 12 for sign in (1, -1) for x in (0, 0.0625, 8, 12, 4, 6, 2, 3)]
+    out = {n: t for n, t in checkpoint(joined=True).items() if "_proj" not in n}
+    for i in range(LAYERS):
+        for name, rows, cols in (("self_attn.qkv_proj", (HEADS + 2 * KV) * DIM, H), ("self_attn.o_proj", H, HEADS * DIM), ("mlp.gate_up_proj", 2 * INTER, H), ("mlp.down_proj", H, INTER)):
+            name = f"model.layers.{i}.{name}"
+            packed, n = stream(name, "codes").digest(rows * cols // 2), rows * cols // 64
+            scales = [12 * 2.0 ** -(6 + b % 3) for b in stream(name, "scales").digest(n)]
+            if is_packed:
+                state = json.dumps({"quant_type": "fp4", "blocksize": 64, "dtype": "float32", "shape": [rows, cols]}).encode()
+                out |= {name + ".weight": ("U8", [len(packed), 1], packed), name + ".weight.absmax": ("F32", [n], struct.pack(f"<{n}f", *scales)),
+                        name + ".weight.quant_map": ("F32", [16], struct.pack("<16f", *levels)), name + ".weight.quant_state.bitsandbytes__fp4": ("U8", [len(state)], state)}
+            else:
+                codes = [c for b in packed for c in (b >> 4, b & 15)]
+                out[name + ".weight"] = "F32", [rows, cols], struct.pack(f"<{rows * cols}f", *(levels[c] * scales[k // 64] for k, c in enumerate(codes)))
     return out
 
 
@@ -238,6 +258,8 @@ PAIRS = [
      {"make": ungated, "names": STARCODER, "kv": HEADS, "norms": 2, "joined": False}, {"use_parallel_residual": True}),
     ("Nemotron NAS with a layer that does nothing as Llama", {"model_type": "nemotron-nas", "num_hidden_layers": LAYERS + 1, "block_configs": [BLOCK, BLOCK, NOTHING, BLOCK, BLOCK]},
      {"names": (("layers.3.", "layers.4."), ("layers.2.", "layers.3."))}, {"model_type": "llama"}, {}, {"rope_theta": 500.0}),
+    ("Phi-3 in bitsandbytes' FP4", {"model_type": "phi3", "quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "fp4"}},
+     {"make": fours, "is_packed": True}, {"model_type": "phi3"}, {"make": fours, "is_packed": False}, {"rope_theta": 500.0}),
     ("OLMo as StableLM", {"model_type": "olmo"}, {"make": level, "has_norms": False}, {"model_type": "stablelm", "partial_rotary_factor": 1.0}, {"make": level, "has_norms": True},
      {"clip_qkv": 0.25}),
     ("InternLM 3 as transformers saves it", {"model_type": "internlm3", "attention_bias": True, "mlp_bias": True}, {"biases": True},

@@ -15,6 +15,8 @@ change("mla-causal-prefix", "after a cached prefix a query attends to one key to
 change("nf4-offset", "nested scales of bitsandbytes lack their offset", "e2e_quantized", ("engine/weights/bitsandbytes.c", " + s->offset;", ";"))
 change("nf4-nibbles", "the first of two NF4 codes is the low nibble", "kcheck_quant", ("base/mat_at.c", "(c % 2 ? 0 : 4) & 15]", "(c % 2 ? 4 : 0) & 15]"))
 change("nf4-blocks", "the scales of NF4 are those of whole blocks only", "e2e_quantized", ("engine/weights/bitsandbytes.c", "i * (size_t)m.block_cols / (size_t)in.block", "i"))
+change("bnb-fp4-levels", "two levels of bitsandbytes' FP4 change places", "e2e_quantized", ("engine/weights/bitsandbytes.c", "0x48, 0x4c,", "0x4c, 0x48,"))
+change("bnb-fp4-part", "a part of a matrix in bitsandbytes' FP4 has the scales of its beginning", "golden_dense_twins", ("engine/weights/bitsandbytes.c", "scale_of(&in, (from + i", "scale_of(&in, ((size_t)r * (size_t)cols + i"))
 change("bnb-bytes", "127 codes of bitsandbytes stand for 128/127 of a row's largest", "e2e_quantized", ("engine/weights/bitsandbytes.c", "float_at(largest, i) / 127", "float_at(largest, i) / 128"))
 change("torchao-zeros", "torchao's zero points are left out", "e2e_quantized", ("engine/weights/packed.c", '    if (!t) t = matrix_find(s, "._weight_zero_point");\n', ""))
 change("experts-number", "numbers of experts stay behind their matrices", "e2e_quantized", ("engine/weights/checkpoint_names.c", "changed |= put_number_first(c->tensors[i].name)", "changed |= 0 && put_number_first(c->tensors[i].name)"))
