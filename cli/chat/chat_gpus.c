@@ -68,8 +68,9 @@ void chat_gpus_poll(struct repl *r) {
         if (!(g = r->gpus = mem_calloc(1, sizeof *g))) return;
         begin(r, g);
     }
+    if (is_answering(r)) return; /* a verdict within an answer would part its text */
     if (g->state == RUNNING) judge(r, g);
-    if (g->state == RIGHT && !is_answering(r)) use(r, g);
+    if (g->state == RIGHT) use(r, g);
 }
 
 void chat_gpus_end(struct repl *r) {

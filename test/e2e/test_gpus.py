@@ -391,7 +391,8 @@ class Cards(driver.ChatCase):
         self.env["FAKE_GPUS"] = "0"
         t = self.chat()
         self.assertIn(b"A GPU is there of a kind that no hearth has run on", t.out)
-        self.ask(t, "hello", "You said: hello")
+        self.ask(t, "slow", "w59")  # 1.2 s, in which the verdict comes
+        self.assertNotIn(b"it is not used", t.out[: t.out.index(b"w59")])  # nor within the answer
         t.until("it is not used with this version of hearth")  # the fake computes what it likes
         self.ask(t, "again", "You said: again")
         self.assertEqual(t.out.count(b"it is not used with this version"), 1)
