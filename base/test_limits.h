@@ -32,9 +32,10 @@ enum test_limit {
     TEST_LIMIT_FOUND_DEVICES, /* emulated devices that --gpus auto finds (default 0) */
     /* largest difference that --check-gpus accepts, in millionths of the largest logit */
     TEST_LIMIT_DIFFERENCE_PPM,
-    TEST_LIMIT_PROBE_BYTES, /* smallest allocation on a device whose reads are timed */
-    TEST_LIMIT_METER_BYTES, /* smallest upload whose time says how fast the link is */
-    TEST_LIMIT_AGENT_WALKS, /* not 0: --agent opens paths as on kernels without openat2 (default 0) */
+    TEST_LIMIT_PROBE_BYTES,   /* smallest allocation on a device whose reads are timed */
+    TEST_LIMIT_METER_BYTES,   /* smallest upload whose time says how fast the link is */
+    TEST_LIMIT_AGENT_WALKS,   /* not 0: --agent opens paths as on kernels without openat2 (default 0) */
+    TEST_LIMIT_PAGED_DEVICES, /* devices that paged batches use (default: as the search says) */
     TEST_LIMITS
 };
 

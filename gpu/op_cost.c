@@ -130,13 +130,14 @@ struct op_cost_work op_cost_work(enum op_code code, const union op_args *u, doub
         w.rows = a->n * (double)a->topk / (read * a->n_experts);
         break;
     }
-    case OP_DELTA: { /* the state is read and written once; per row two products with it and the update */
+    case OP_DELTA: { /* the state is read and written once, and a cache reads what it writes; per row two products with
+                        it and the update */
         const struct op_delta *a = &u->delta;
         double state = (double)a->v_heads * a->k_dim * a->v_dim;
         w.attn_flops = 6.0 * a->n * state;
-        w.bytes = 8.0 * state + 4.0 * a->n *
-                                    (2.0 * a->k_heads * a->k_dim + 2.0 * a->v_heads * a->v_dim +
-                                     (a->rule == DELTA_CHANNELS ? (double)a->v_heads * a->k_dim : 0));
+        w.bytes = 12.0 * state + 4.0 * a->n *
+                                     (2.0 * a->k_heads * a->k_dim + 2.0 * a->v_heads * a->v_dim +
+                                      (a->rule == DELTA_CHANNELS ? (double)a->v_heads * a->k_dim : 0));
         break;
     }
     case OP_SCAN: { /* the state is read and written once; an exponential counts as one operation */
@@ -249,7 +250,8 @@ double op_cost_seconds(const struct op_cost_rates *m, enum op_code code, const u
         (code == OP_GROUP ? group_seconds(m, &a->group) : seconds_at(w.flops, rate_at(flops, w.rows, m->flops))) +
         seconds_at(w.shared.flops, rate_at(flops, w.shared.rows, m->flops)) +
         seconds_at(w.attn_flops, rate_at(&m->attn_rows, queries, m->attn));
-    double bw = queries > 0 && m->attn_bw > 0 ? m->attn_bw : rate_at(reads, w.rows, m->bw);
+    const bool streams = queries > 0 || code == OP_DELTA || code == OP_SCAN; /* long rows of a cache */
+    double bw = streams && m->attn_bw > 0 ? m->attn_bw : rate_at(reads, w.rows, m->bw);
     double mem = seconds_at(w.bytes, bw) + seconds_at(w.shared.bytes, rate_at(reads, w.shared.rows, m->bw));
     double apart = m->has_serial_activations && w.activation_bytes > CACHED_BYTES
                        ? seconds_at(w.activation_bytes, m->bw)

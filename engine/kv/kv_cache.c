@@ -212,29 +212,49 @@ static int rewind_loss(const struct kv *kv, int i) {
     return kv->state[i].pos - before;
 }
 
-/* Evicts the kept state with the smallest loss, other than rows a and b. Returns its row. */
-static int evict_kept_state(struct kv *kv, int a, int b) {
+static unsigned state_bit(int row) { return row < 0 ? 0 : 1u << row; }
+/* Evicts the kept state with the smallest loss, other than those of rows in use, which leave one. Returns its row. */
+static int evict_kept_state(struct kv *kv, unsigned in_use) {
     int best = -1;
     for (int i = 0; i < KV_STATES; i++)
-        if (i != a && i != b && kv->state[i].is_kept && (best < 0 || rewind_loss(kv, i) < rewind_loss(kv, best)))
+        if (!(in_use & state_bit(i)) && kv->state[i].is_kept &&
+            (best < 0 || rewind_loss(kv, i) < rewind_loss(kv, best)))
             best = i;
     kv->state[best].pos = -1, kv->state[best].is_kept = false;
     return best;
 }
-/* Returns a row to write to, other than a and b: an unkept one, otherwise an evicted one. */
-static int take_state_row(struct kv *kv, int a, int b) {
+/* Returns a row to write to, other than those in use: an unkept one, otherwise an evicted one. */
+static int take_state_row(struct kv *kv, unsigned in_use) {
     for (int i = 0; i < KV_STATES; i++)
-        if (i != a && i != b && !kv->state[i].is_kept) return kv->state[i].pos = -1, i;
-    return evict_kept_state(kv, a, b);
+        if (!(in_use & state_bit(i)) && !kv->state[i].is_kept) return kv->state[i].pos = -1, i;
+    return evict_kept_state(kv, in_use);
+}
+static void take_step_rows(struct kv *kv, struct kv_state_step *step, int to_row) {
+    step->in_use |= state_bit(step->from_row);
+    step->to_row = to_row < 0 ? take_state_row(kv, step->in_use) : to_row;
+    step->in_use |= state_bit(step->to_row);
+    if (step->mark) step->mark_row = take_state_row(kv, step->in_use);
+    step->in_use |= state_bit(step->mark_row);
 }
 
 struct kv_state_step kv_state_begin(struct kv *kv, int pos, int n, int mark) {
-    if (!kv->has_states) return (struct kv_state_step){.from_row = -1, .to_row = -1, .mark_row = -1};
+    if (!kv->has_states) return (struct kv_state_step){.from_row = -1, .to_row = -1, .mark_row = -1, .first_row = -1};
     kv_rewind(kv, pos);
     struct kv_state_step step = {
         .from_row = pos ? kv_state_find(kv, pos) : -1, .mark = mark < n ? mark : 0, .mark_row = -1};
-    step.to_row = take_state_row(kv, step.from_row, -1);
-    if (step.mark) step.mark_row = take_state_row(kv, step.from_row, step.to_row);
+    step.first_row = step.from_row;
+    take_step_rows(kv, &step, -1);
+    return step;
+}
+/* Two rows in turn, besides the first one's. */
+struct kv_state_step kv_state_continue(struct kv *kv, const struct kv_state_step *before, int n, int mark) {
+    if (!kv->has_states) return *before;
+    struct kv_state_step step = {.from_row = before->to_row,
+                                 .mark = mark < n ? mark : 0,
+                                 .mark_row = -1,
+                                 .first_row = before->first_row,
+                                 .in_use = before->in_use};
+    take_step_rows(kv, &step, before->from_row == before->first_row ? -1 : before->from_row);
     return step;
 }
 
@@ -245,7 +265,7 @@ void kv_state_commit(struct kv *kv, const struct kv_state_step *step, int pos, i
 }
 
 int kv_state_add(struct kv *kv, int pos) {
-    int i = take_state_row(kv, -1, -1);
+    int i = take_state_row(kv, 0);
     kv->state[i].pos = pos, kv->state[i].is_kept = true;
     return i;
 }
@@ -270,7 +290,7 @@ void kv_state_copy_all(struct kv *to, const struct kv *from) {
 void kv_state_try(struct kv *kv, int pos) {
     int base = kv->has_states && pos ? kv_state_find(kv, pos) : -1, free = 0;
     for (int i = 0; i < KV_STATES; i++) free += i != base && !kv->state[i].is_kept;
-    for (; kv->has_states && free < 2; free++) evict_kept_state(kv, base, -1);
+    for (; kv->has_states && free < 2; free++) evict_kept_state(kv, state_bit(base));
     if (base >= 0 && !kv->state[base].is_kept) kv->state[base].is_kept = kv->state[base].kept_by_try = true;
 }
 void kv_state_undo(struct kv *kv, int pos) {

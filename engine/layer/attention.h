@@ -32,9 +32,15 @@ struct attention_kind {
      * for each does it. */
     int (*attend_spans)(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
                         const struct span *spans, int n_spans);
+    /* Buffers of the workspace that store_kv and make_queries fill for attend, which reads no others of these rows:
+     * offsets in struct work, 0 after the last. NULL: keys have states, so that store_kv reads the caches, too. Of
+     * kinds with queries `fused` counts with config.attn_gate only. */
+    const size_t *attended;
     /* memory grown on demand beyond the workspace; NULL: none */
     size_t (*grown_bytes)(const struct config *c, int layer, int keys);
 };
+#define ATTENDED(...) ((const size_t[]){__VA_ARGS__, 0})
+#define ROW_OF(field) offsetof(struct work, field)
 extern const struct attention_kind attention_gqa, attention_mla, attention_dsa, attention_compressed,
     attention_group_blocks, attention_delta, attention_conv, attention_lightning, attention_mamba2, attention_kda,
     attention_mamba1, attention_blocks, attention_none, attention_cca;

@@ -110,4 +110,5 @@ const struct attention_kind attention_group_blocks = {.name = "group blocks",
                                                       .cache_planes = group_blocks_cache_planes,
                                                       .store_kv = group_blocks_store_kv,
                                                       .make_queries = group_blocks_make_queries,
+                                                      .attended = ATTENDED(ROW_OF(q), ROW_OF(fused), ROW_OF(index_q)),
                                                       .attend = group_blocks_attend};

@@ -127,4 +127,5 @@ const struct attention_kind attention_delta = {.name = "deltanet",
                                                .cache_planes = delta_cache_planes,
                                                .store_kv = delta_inputs,
                                                .make_queries = attention_no_queries,
+                                               .attended = ATTENDED(ROW_OF(mixed), ROW_OF(z), ROW_OF(beta_alpha)),
                                                .attend = delta_attend};

@@ -146,12 +146,14 @@ static size_t dsa_grown_bytes(const struct config *c, int layer, int keys) {
     return attention_mla.grown_bytes(c, layer, keys < few ? keys : few);
 }
 
-const struct attention_kind attention_dsa = {.name = "dsa",
-                                             .needs_all_keys = true,
-                                             .is_recordable = true,
-                                             .few_keys_limit = dsa_few_keys_limit,
-                                             .cache_planes = dsa_cache_planes,
-                                             .store_kv = dsa_store_kv,
-                                             .make_queries = dsa_make_queries,
-                                             .attend = dsa_attend,
-                                             .grown_bytes = dsa_grown_bytes};
+const struct attention_kind attention_dsa = {
+    .name = "dsa",
+    .needs_all_keys = true,
+    .is_recordable = true,
+    .few_keys_limit = dsa_few_keys_limit,
+    .cache_planes = dsa_cache_planes,
+    .store_kv = dsa_store_kv,
+    .make_queries = dsa_make_queries,
+    .attended = ATTENDED(ROW_OF(q), ROW_OF(fused), ROW_OF(index_q), ROW_OF(index_weights)),
+    .attend = dsa_attend,
+    .grown_bytes = dsa_grown_bytes};

@@ -284,4 +284,6 @@ const struct attention_kind attention_gqa = {.name = "gqa",
                                              .cache_planes = gqa_cache_planes,
                                              .store_kv = gqa_store_kv,
                                              .make_queries = gqa_make_queries,
+                                             .attended =
+                                                 ATTENDED(ROW_OF(q), ROW_OF(fused), ROW_OF(rel), ROW_OF(sink_logits)),
                                              .attend = gqa_attend};

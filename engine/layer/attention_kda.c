@@ -97,4 +97,5 @@ const struct attention_kind attention_kda = {.name = "kda",
                                              .cache_planes = kda_cache_planes,
                                              .store_kv = kda_inputs,
                                              .make_queries = attention_no_queries,
+                                             .attended = ATTENDED(ROW_OF(mixed), ROW_OF(z), ROW_OF(beta_alpha)),
                                              .attend = kda_attend};

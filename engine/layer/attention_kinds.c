@@ -18,6 +18,7 @@ const struct attention_kind attention_none = {.name = "none",
                                               .cache_planes = no_planes,
                                               .store_kv = no_kv,
                                               .make_queries = attention_no_queries,
+                                              .attended = (const size_t[]){0},
                                               .attend = no_attention};
 
 static const struct attention_kind *const mixers[] = {

@@ -100,6 +100,7 @@ const struct attention_kind attention_mamba1 = {.name = "mamba",
                                                 .cache_planes = mamba1_cache_planes,
                                                 .store_kv = mamba1_inputs,
                                                 .make_queries = attention_no_queries,
+                                                .attended = ATTENDED(ROW_OF(fused)),
                                                 .attend = mamba1_attend};
 
 /* --- Mamba-2: w->fused has z, x, B, C and dt of each row, w->mixed the convolved x, B and C --- */
@@ -200,4 +201,5 @@ const struct attention_kind attention_mamba2 = {.name = "mamba2",
                                                 .cache_planes = mamba2_cache_planes,
                                                 .store_kv = mamba2_inputs,
                                                 .make_queries = attention_no_queries,
+                                                .attended = ATTENDED(ROW_OF(fused)),
                                                 .attend = mamba2_attend};

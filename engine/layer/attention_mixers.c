@@ -125,10 +125,10 @@ static int lightning_attend(struct exec *x, const struct config *c, const struct
     return rows_gate(x, out, width, w->z + at, width, GATE_SIGMOID, s->n, width);
 }
 
-#define KIND(name_, prefix) \
+#define KIND(name_, prefix, ...) \
     { \
         .name = name_, .is_recordable = true, .cache_planes = prefix##_cache_planes, .store_kv = prefix##_inputs, \
-        .make_queries = attention_no_queries, .attend = prefix##_attend \
+        .make_queries = attention_no_queries, .attended = ATTENDED(__VA_ARGS__), .attend = prefix##_attend \
     }
-const struct attention_kind attention_conv = KIND("convolution", conv),
-                            attention_lightning = KIND("lightning", lightning);
+const struct attention_kind attention_conv = KIND("convolution", conv, ROW_OF(fused)),
+                            attention_lightning = KIND("lightning", lightning, ROW_OF(mixed), ROW_OF(z));

@@ -330,6 +330,7 @@ const struct attention_kind attention_mla = {.name = "mla",
                                              .cache_planes = mla_cache_planes,
                                              .store_kv = mla_store_kv,
                                              .make_queries = mla_make_queries,
+                                             .attended = ATTENDED(ROW_OF(q), ROW_OF(fused)),
                                              .attend = mla_attend,
                                              .attend_spans = mla_attend_spans,
                                              .grown_bytes = mla_grown_bytes};

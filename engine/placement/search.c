@@ -54,10 +54,15 @@ static double dense_bytes(const struct cost_model *q) {
            (pages_ffns(q) ? 0 : q->dense_layers * q->ffn_bytes);
 }
 
-/* Row buffers between the operations of a layer: normed, queries, results, keys and values; doubled, as copies are in
- * flight. */
-static double row_bytes(const struct cost_model *q) {
-    return 2 * (2 * q->row_bytes + 2 * q->query_bytes + 4 * q->kv_row_bytes);
+static struct search_rows rows_of(const struct search_in *in) {
+    const struct cost_model *q = in->model;
+    if (in->rows) return *in->rows;
+    return (struct search_rows){.passed = q->row_bytes,
+                                /* buffers between the operations of a layer: normed, queries, results, keys and values;
+                                 * doubled, as copies are in flight */
+                                .work = 2 * (2 * q->row_bytes + 2 * q->query_bytes + 4 * q->kv_row_bytes),
+                                .attended = q->query_bytes + q->kv_row_bytes,
+                                .result = q->query_bytes};
 }
 
 static double read_rows(const struct search_in *in) {
@@ -72,15 +77,17 @@ static int read_micro(const struct search_in *in, const struct search_policy *p)
 
 static void add_memory(const struct search_in *in, const struct search_policy *p, struct search_cost *out) {
     const struct cost_model *q = in->model;
-    double kv =
-               p->n_rows * (in->prompt_tokens + in->answer_tokens) * (q->layers - q->kv_taken_layers) * q->kv_row_bytes,
+    const struct search_rows r = rows_of(in);
+    double kv = p->n_rows *
+                ((in->prompt_tokens + in->answer_tokens) * (q->layers - q->kv_taken_layers) * q->kv_row_bytes +
+                 SEARCH_STATES * r.states),
            part = ceil(q->layers / device_count(p)) / q->layers; /* share of the layers on one device */
     out->host_bytes = dense_bytes(q) + paged_layers(q) * layer_pages(q) + 2 * q->head_bytes + kv;
     /* hybrid: devices give memory of experts to KV, and sessions without room run on the CPU */
     if (p->placement != SEARCH_PAGED) return;
     const double rows = max_of(p->n_rows, min_of(p->n_rows * in->prompt_tokens, read_rows(in)));
     out->device_bytes =
-        part * dense_bytes(q) + q->head_bytes + rows * q->row_bytes + min_of(read_micro(in, p), rows) * row_bytes(q);
+        part * dense_bytes(q) + q->head_bytes + rows * r.passed + min_of(read_micro(in, p), rows) * r.work;
     /* resident weights, and ring pages for the rest: of a layer's others, or whole FFNs */
     const double in_ring = pages_ffns(q) ? p->weight_share < 1 : 1 - p->weight_share;
     out->device_bytes += (part * paged_layers(q) * p->weight_share + ring_layers(p) * in_ring) * layer_pages(q);
@@ -106,15 +113,20 @@ static double absorbing_share(const struct cost_model *q) {
 }
 enum { ABSORBING_OPS = 2 };
 
-static double projections_time(const struct search_in *in, const struct rows *r, double rows) {
+/* The attention block of `rows` rows without the attention itself, and the elementwise operations of a layer. part: of
+ * its matrices. */
+static double block_time(const struct search_in *in, int domain, const struct rows *r, double rows, double part) {
     const struct cost_model *q = in->model;
-    const double k = n_calls(in, r, rows, rows), part = 1 - absorbing_share(q);
-    return k * cost_time(in->cost, 1,
+    const double k = n_calls(in, r, rows, rows);
+    return k * cost_time(in->cost, domain,
                          &(struct cost_item){COST_LINEAR, q->dense, rows / k, part * q->attn_block_bytes,
                                              rows / k * part * q->attn_block_flops,
                                              q->n_linear_ops - ABSORBING_OPS * (part < 1)}) +
-           cost_time(in->cost, 1,
+           cost_time(in->cost, domain,
                      &(struct cost_item){COST_ELEM, COST_F32, rows, rows * q->elem_bytes, 0, q->n_elem_ops * k});
+}
+static double projections_time(const struct search_in *in, const struct rows *r, double rows) {
+    return (1 - rows_of(in).whole_share) * block_time(in, 1, r, rows, 1 - absorbing_share(in->model));
 }
 static double absorbing_bytes(const struct search_in *in, const struct rows *r, double rows) {
     return n_calls(in, r, rows, rows) * absorbing_share(in->model) * in->model->attn_block_bytes;
@@ -123,8 +135,16 @@ static double key_bytes(const struct cost_model *q, const struct rows *r, double
     double keys = q->max_keys > 0 ? min_of(r->keys, q->max_keys) : r->keys;
     return rows / r->share * (keys * q->kv_row_bytes + r->keys * q->index_bytes);
 }
+/* States that are read and written, which reads them, too: once for the rows of a session. */
+static double states_bytes(const struct search_in *in, const struct rows *r, double rows) {
+    return rows / r->share * 3 * rows_of(in).states / in->model->layers;
+}
+static double whole_bytes(const struct search_in *in, const struct rows *r, double rows) {
+    return n_calls(in, r, rows, rows) * rows_of(in).whole_share * in->model->attn_block_bytes;
+}
 static double attention_bytes(const struct search_in *in, const struct rows *r, double rows) {
-    return key_bytes(in->model, r, rows) + absorbing_bytes(in, r, rows);
+    return key_bytes(in->model, r, rows) + absorbing_bytes(in, r, rows) + states_bytes(in, r, rows) +
+           whole_bytes(in, r, rows);
 }
 /* Each session's rows are an operation of their own. */
 static double keys_time(const struct search_in *in, const struct rows *r, double rows, double flops) {
@@ -133,9 +153,25 @@ static double keys_time(const struct search_in *in, const struct rows *r, double
         in->cost, 0,
         &(struct cost_item){COST_ATTENTION, q->kv, r->share, key_bytes(q, r, rows), rows * flops, rows / r->share});
 }
-/* The CPU's part. Many rows of a prompt attend to expanded keys of MLA where that is faster, as block_expands_mla()
- * decides; the last of them sees twice the mean of keys. */
-static double attention_time(const struct search_in *in, const struct rows *r, double rows) {
+/* States, and attention blocks that run here as a whole. The rows of a session follow each other: a number of its state
+ * takes STATE_FLOPS for each, in two products and the update. A convolution comes before, a norm and a gate after. */
+static double states_and_blocks_time(const struct search_in *in, const struct rows *r, double rows) {
+    enum { STATE_FLOPS = 6, ELEM_OPS = 3 };
+    const struct cost_model *q = in->model;
+    const struct search_rows of = rows_of(in);
+    const double numbers = of.states / sizeof(float) / q->layers;
+    double sum = 0;
+    if (numbers > 0)
+        sum += cost_time(in->cost, 0,
+                         &(struct cost_item){COST_ATTENTION, COST_16BIT, 1, states_bytes(in, r, rows),
+                                             rows * STATE_FLOPS * numbers, rows / r->share}) +
+               rows / r->share * ELEM_OPS * in->cost->domain[0].latency[COST_ELEM];
+    if (of.whole_share > 0) sum += of.whole_share * block_time(in, 0, r, rows, 1);
+    return sum;
+}
+/* The CPU's attention over keys. Many rows of a prompt attend to expanded keys of MLA where that is faster, as
+ * block_expands_mla() decides; the last of them sees twice the mean of keys. */
+static double keys_attention_time(const struct search_in *in, const struct rows *r, double rows) {
     const struct cost_model *q = in->model;
     double keys = q->max_keys > 0 ? min_of(r->keys, q->max_keys) : r->keys, k = n_calls(in, r, rows, rows);
     double absorbed = keys_time(in, r, rows, keys * q->pair_flops + r->keys * q->index_flops);
@@ -146,6 +182,9 @@ static double attention_time(const struct search_in *in, const struct rows *r, d
     if (r->alone <= BATCH_INVARIANT_ROWS || q->expanded_pair_flops <= 0) return absorbed;
     return min_of(absorbed,
                   keys_time(in, r, rows, keys * q->expanded_pair_flops + 2 * keys / r->share * q->expand_flops));
+}
+static double attention_time(const struct search_in *in, const struct rows *r, double rows) {
+    return keys_attention_time(in, r, rows) + states_and_blocks_time(in, r, rows);
 }
 static double shared_time(const struct search_in *in, const struct rows *r, double rows, bool moe) {
     const struct cost_model *q = in->model;
@@ -172,12 +211,12 @@ static double layer_time(const struct search_in *in, const struct search_policy 
     const struct cost_domain *g = &m->domain[1];
     const double n = n_micro_batches(p, r->n), u = r->n / n, turns = search_stagger((int)n, (int)device_count(p));
     /* per micro-batch; bytes the CPU reads */
+    const struct search_rows of = rows_of(in);
     const double cpu = attention_time(in, r, u), read = attention_bytes(in, r, u);
-    double gpu = projections_time(in, r, u) + shared_time(in, r, u, moe), d2h = u * (q->query_bytes + q->kv_row_bytes),
-           h2d = u * q->query_bytes;
+    double gpu = projections_time(in, r, u) + shared_time(in, r, u, moe), d2h = u * of.attended, h2d = u * of.result;
     if (moe) gpu += routed_time(in, r, u);
     /* to the device with the next layer */
-    if (device_count(p) > 1) d2h += u * q->row_bytes, h2d += u * q->row_bytes;
+    if (device_count(p) > 1) d2h += u * of.passed, h2d += u * of.passed;
     /* on its own stream */
     gpu += transfer_time(h2d, g->link[COST_H2D].rate) + transfer_time(d2h, g->link[COST_D2H].rate);
     const double weights = moe || pages_ffns(q) ? (1 - p->weight_share) * layer_pages(q) : 0;

@@ -23,9 +23,19 @@
  * except attention over cached keys. */
 enum search_placement { SEARCH_CPU, SEARCH_HYBRID, SEARCH_PAGED, SEARCH_PLACEMENTS };
 
+/* Bytes of rows in paged batches (exec/throughput/paged.h). Per row and layer they are means over the layers. */
+struct search_rows {
+    double passed;           /* of a row, what layers pass on: a device holds them of the whole batch */
+    double work;             /* of a row of a micro-batch, a device's buffers */
+    double attended, result; /* of a row and layer, to the CPU for attention, and back */
+    double states;           /* of a session: a state, of all layers */
+    double whole_share;      /* share of layers whose attention block runs on the CPU */
+};
+enum { SEARCH_STATES = 3 }; /* states of a session that its batches use: two in turn, and a kept one */
 struct search_in {
     const struct cost_machine *cost;
     const struct cost_model *model;
+    const struct search_rows *rows; /* NULL: attention over keys that the device makes, as GQA and MLA have it */
     /* for SEARCH_HYBRID, which is not tried without it: what devices hold, and the modes that can run */
     const struct policy_machine *machine;
     double prompt_tokens, answer_tokens; /* mean tokens per prompt and answer */

@@ -47,14 +47,25 @@ static int simulate_layers(const struct plan_queries *r, struct plan_query *q, i
     return rc;
 }
 
-static int simulate_throughput(const struct plan_queries *r, struct plan_query *q, struct error *e) {
+static int simulate_paged(const struct plan_queries *r, struct plan_query *q, double stream_rate, struct error *e) {
     struct virtual *v;
     int rc = virtual_open(
-        &v, &(struct virtual_options){.cost = q->cost, .w = r->w, .kv = r->kv, .stream_rate = q->stream_rate}, e);
+        &v, &(struct virtual_options){.cost = q->cost, .w = r->w, .kv = r->kv, .stream_rate = stream_rate}, e);
     if (rc) return rc;
     rc = virtual_paged(v, &q->throughput, &q->prefill_s, &q->seconds, e);
     if (!rc) q->used = *virtual_used(v);
     virtual_close(&v);
+    return rc;
+}
+/* Uploads leave the CPU the less bandwidth, the shorter a batch is. If one takes longer than expected they need less of
+ * it, and it is between that time and the one which that rate gives. */
+static int simulate_throughput(const struct plan_queries *r, struct plan_query *q, struct error *e) {
+    const double close_enough = 1.25, moved = q->stream_rate * q->expected_s;
+    int rc = simulate_paged(r, q, q->stream_rate, e);
+    const double longest = q->seconds;
+    if (rc || !(moved > 0) || longest <= close_enough * q->expected_s) return rc;
+    if (!(rc = simulate_paged(r, q, moved / longest, e)))
+        rc = simulate_paged(r, q, moved / sqrt(longest * q->seconds), e);
     return rc;
 }
 

@@ -6,8 +6,10 @@
 struct plan_query {
     const struct cost_machine *cost; /* must outlive the query */
     enum exec_mode mode;
-    int n;                                /* tokens, or sessions */
-    double stream_rate;                   /* virtual_options */
+    int n;              /* tokens, or sessions */
+    double stream_rate; /* virtual_options */
+    /* throughput: seconds of a decode batch for which stream_rate is that of the uploads; 0: it is as given */
+    double expected_s;
     bool is_uneven;                       /* prefill: the layers cost different times, so all of them are simulated */
     struct virtual_throughput throughput; /* n_prompts > 0: paged batches; mode, n and is_uneven are unused */
     double seconds, prefill_s;            /* result; prefill_s: of all the prompts of paged batches */

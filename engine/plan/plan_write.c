@@ -35,6 +35,7 @@ struct machine_choice {
     struct cost_model model;
     struct policy_machine policy;
     int n_resident_layers;   /* layers */
+    struct search_rows rows; /* in paged batches */
     const char *why_unpaged; /* why the model cannot be paged; NULL: it can be */
     char why[640];           /* as decode_placement_why */
 };
@@ -102,6 +103,7 @@ static int choice_open(struct machine_choice *c, struct cost_machine *cost, cons
         c->policy.expert_layers[i] = decode_device_layers(virtual_decode_state(v), i, true);
     }
     strncpy(c->why, decode_placement_why(virtual_decode_state(v)), sizeof c->why - 1);
+    virtual_paged_rows(v, &c->rows);
     c->why_unpaged = cost->disk_share > 0 ? "the weights do not fit in memory" : virtual_why_unpaged(v);
     virtual_close(&v);
     return 0;
@@ -183,6 +185,7 @@ static int add_throughput_query(struct plan *p, int machine, struct error *e) {
     struct search_out *found = &p->batch[machine].search;
     struct search_in in = {.cost = c->cost,
                            .model = &c->model,
+                           .rows = &c->rows,
                            .machine = &c->policy,
                            .max_tpot_s = p->max_tpot_s,
                            .prompt_tokens = lengths[0],
@@ -196,8 +199,12 @@ static int add_throughput_query(struct plan *p, int machine, struct error *e) {
     const struct search_policy *q = &found->policy;
     if (!found->is_found || found->misses_tpot || q->placement != SEARCH_PAGED) return -1;
     const struct virtual_throughput paged = {q->n_rows, q->micro_rows, lengths[0], ANSWER, q->n_devices, -1};
-    return plan_query_add(
-        &p->runs, &(struct plan_query){.cost = c->cost, .stream_rate = found->cost.link_rate, .throughput = paged}, e);
+    return plan_query_add(&p->runs,
+                          &(struct plan_query){.cost = c->cost,
+                                               .stream_rate = found->cost.link_rate,
+                                               .expected_s = found->cost.decode_s,
+                                               .throughput = paged},
+                          e);
 }
 
 static int add_batch_queries(struct plan *p, int machine, struct error *e) {

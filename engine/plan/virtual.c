@@ -462,6 +462,9 @@ static int run_paged_pass(struct virtual *v, struct paged *p, struct kv *kv, int
     return rc;
 }
 
+void virtual_paged_rows(const struct virtual *v, struct search_rows *out) {
+    paged_search_rows(&v->w.config, v->kv, out);
+}
 const char *virtual_why_unpaged(const struct virtual *v) { return paged_why_not(&v->runtime); }
 int virtual_paged(struct virtual *v, const struct virtual_throughput *q, double *read, double *step, struct error *e) {
     enum { STEPS = 2 };

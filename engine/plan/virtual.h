@@ -47,6 +47,8 @@ struct virtual_throughput {
     /* share of the routed experts that stays on the device; < 0: as many as fit */
     double resident_share;
 };
+struct search_rows;
+void virtual_paged_rows(const struct virtual *v, struct search_rows *out); /* as paged_search_rows */
 const char *virtual_why_unpaged(const struct virtual *v); /* NULL: the model can be paged; otherwise the reason */
 int virtual_paged(struct virtual *v, const struct virtual_throughput *q, double *read, double *step, struct error *e);
 /* Busy seconds of the last run, by resource; of several devices the busiest one. */

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/test_limits.h"
 #include "engine/exec/throughput/paged.h"
 #include "engine/placement/batching.h"
 #include "engine/placement/search.h"
@@ -38,6 +39,7 @@ struct throughput {
     bool is_forced, is_chosen, is_waiting;
     bool has_failed; /* paged batches failed: not used again */
     struct announced_load load;
+    struct search_rows rows;
     struct search_out search;
     struct policy_machine machine; /* modes other than paged, with the weights that devices hold for them */
     struct paged *paged;
@@ -48,7 +50,7 @@ struct throughput {
     struct paged_span *spans;                  /* [MAX_SESSIONS + MAX_BATCH_ROWS] */
     int32_t *kv_lengths, *micro_batch, *order; /* [MAX_SESSIONS] */
     int *span_entry;                           /* [MAX_SESSIONS + MAX_BATCH_ROWS] */
-    int32_t *tokens;                           /* [MAX_SESSIONS + MAX_BATCH_ROWS] */
+    int32_t *tokens; /* [MAX_SESSIONS + MAX_BATCH_ROWS, 1 + config_lookback()] of all spans, one after another */
     /* n_decoding: entries that decode; max_micro_rows: most of these per micro-batch */
     int n_entries, n_decoding, n_spans, n_tokens, max_micro_rows;
     double began_at, expected_s;
@@ -62,6 +64,7 @@ int throughput_open(struct engine *eng, struct error *e) {
     struct throughput *m = eng->throughput = mem_calloc(1, sizeof *m);
     if (!m) return error_set(e, ERR_MEMORY, "no memory for throughput batches");
     m->is_forced = asked;
+    paged_search_rows(&eng->weights.config, (enum dtype)eng->params.kv, &m->rows);
     m->load = (struct announced_load){
         .n_prompts = DEFAULT_PROMPTS, .prompt_tokens = DEFAULT_PROMPT_TOKENS, .answer_tokens = DEFAULT_ANSWER_TOKENS};
     return 0;
@@ -84,6 +87,7 @@ static struct search_in make_search_input(const struct engine *eng) {
     if (!m->paged) m->machine = policy_machine_of(eng);
     struct search_in in = {.cost = &eng->cost,
                            .model = &eng->cost_model,
+                           .rows = &m->rows,
                            .machine = &m->machine,
                            .max_tpot_s = eng->params.max_tpot_s,
                            .prompt_tokens = m->load.prompt_tokens,
@@ -197,7 +201,7 @@ static int open_paged(struct engine *eng, struct error *e) {
     if (!m->entries) {
         m->entries = mem_alloc(n * sizeof *m->entries), m->spans = mem_alloc(max_spans * sizeof *m->spans),
         m->span_entry = mem_alloc(max_spans * sizeof *m->span_entry);
-        m->tokens = mem_alloc(max_spans * sizeof *m->tokens);
+        m->tokens = mem_alloc(max_spans * (size_t)(1 + config_lookback(&eng->weights.config)) * sizeof *m->tokens);
         m->kv_lengths = mem_alloc(n * sizeof *m->kv_lengths), m->micro_batch = mem_alloc(n * sizeof *m->micro_batch),
         m->order = mem_alloc(n * sizeof *m->order);
     }
@@ -220,7 +224,7 @@ static int open_paged(struct engine *eng, struct error *e) {
         /* the search found no fitting policy: try a minimal one */
             p.micro_rows = p.micro_rows > BATCH_INVARIANT_ROWS ? p.micro_rows : BATCH_INVARIANT_ROWS;
     double rows = fmin(MAX_BATCH_ROWS, fmax(p.n_rows, ceil(p.n_rows * m->load.prompt_tokens)));
-    m->options = (struct paged_options){.devices = p.n_devices,
+    m->options = (struct paged_options){.devices = (int)test_limits_get(TEST_LIMIT_PAGED_DEVICES, (size_t)p.n_devices),
                                         .micro = p.micro_rows > SEARCH_PREFILL_MICRO_ROWS ? p.micro_rows
                                                                                           : SEARCH_PREFILL_MICRO_ROWS,
                                         .rows = (int)rows,
@@ -309,17 +313,19 @@ static void add_span(struct throughput *m, int entry, int n, int micro) {
     struct paged_entry *p = &m->entries[entry];
     struct session *s = p->s;
     /* a copy: another turn may replace the session's tokens before the batch starts */
-    int32_t *tokens = m->tokens + m->n_tokens;
-    memcpy(tokens, s->tokens + p->pos + p->n, (size_t)n * sizeof *tokens);
-    m->n_tokens += n;
+    const int pos = p->pos + p->n, n_before = config_lookback_at(s->kv.c, pos);
+    int32_t *tokens = m->tokens + m->n_tokens + n_before;
+    memcpy(tokens - n_before, s->tokens + pos - n_before, (size_t)(n_before + n) * sizeof *tokens);
+    m->n_tokens += n_before + n;
     m->span_entry[m->n_spans] = entry;
     m->spans[m->n_spans++] = (struct paged_span){.kv = &s->kv,
                                                  .tokens = tokens,
-                                                 .pos = p->pos + p->n,
+                                                 .pos = pos,
                                                  .n = n,
+                                                 .n_before = n_before,
                                                  .total = s->n_tokens,
                                                  .micro = micro,
-                                                 .want_logits = s->request.logits || p->pos + p->n + n == s->n_tokens};
+                                                 .want_logits = s->request.logits || pos + n == s->n_tokens};
     p->n += n;
 }
 
@@ -357,14 +363,14 @@ static void build_spans(struct engine *eng) {
     m->n_decoding = n;
     const double row_s = is_bounded ? m->search.cost.prefill_s / (m->search.policy.n_rows * m->load.prompt_tokens) : 0;
     eng->tpot.unit_s = chunk * row_s;
-    /* KV cache tokens that free memory can hold */
-    double kv_room = (double)mem_available() / (double)eng->info.kv_token_bytes;
+    double kv_room = (double)mem_available();
     for (int i = n; i < m->n_entries && rows < m->options.rows; i++) {
         struct paged_entry *p = &m->entries[i];
         int want = p->s->n_tokens - p->pos;
         if (i >= max_at_once) return;
-        if (kv_room < want && rows && !eng->params.force) continue; /* waits until other turns have ended */
-        kv_room -= want;
+        const double kv_bytes = want * (double)eng->info.kv_token_bytes + (p->pos ? 0 : SEARCH_STATES * m->rows.states);
+        if (kv_room < kv_bytes && rows && !eng->params.force) continue; /* waits until other turns have ended */
+        kv_room -= kv_bytes;
         begin_prompt(eng, p->s);
         while (want) { /* chunk ends depend on positions only: a row's bits depend on the rows of its chunk */
             int at = p->pos + p->n, k = chunk - at % chunk < want ? chunk - at % chunk : want;

@@ -145,6 +145,13 @@ class Plan(driver.Case):
         self.assertGreater(batch["policy"]["prompts"], 256, batch)
         self.assertLess(abs(batch["tokens_per_s"] / batch["expected_tokens_per_s"] - 1), 0.1, batch)
 
+    def test_states_are_paged(self):
+        """Qwen3.6 beside a card: the CPU advances the states of many sessions, which it has in memory, about as fast as the search expects."""
+        batch = json.loads(self.run_bin("--plan", "paper-a-1", "--arch", "qwen3.6-35b-a3b", "--json")[1])["batch"]
+        self.assertEqual(batch["policy"]["decode"], "paged", batch)
+        self.assertGreater(batch["policy"]["prompts"], 64, batch)
+        self.assertLess(abs(batch["tokens_per_s"] / batch["expected_tokens_per_s"] - 1), 0.3, batch)
+
     def test_max_tpot_limits_answers(self):
         """--max-tpot: how many answers at once keep it; one that none keeps is said with its figure."""
         plan = ("--plan", "paper-a-1", "--arch", "glm-4.5-air", "--max-tpot")

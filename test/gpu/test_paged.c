@@ -11,6 +11,8 @@
 
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/test_limits.h"
+#include "engine/layer/kv_planes.h"
 #include "engine/session/engine_state.h"
 #include "engine/session/engine_tasks.h"
 #include "engine/session/throughput.h"
@@ -134,19 +136,23 @@ static void text_on(const char *dir, int devices, const struct answer *processor
     struct engine *eng = NULL;
     char gpus[64];
     bool paged = false;
+    test_limits_set(TEST_LIMIT_PAGED_DEVICES, (size_t)devices);
     /* the minimum that works, so that experts are paged */
-    for (int mem = 400; !paged && mem < 4000; mem += 200) {
+    for (int mem = 400; !paged && mem < 64000; mem += mem / 10) {
         snprintf(gpus, sizeof gpus, "emu:%d,cpu=scalar,mem=%dK", devices, mem);
         eng = open_engine(dir, gpus, DECODE_PAGED, 1, DT_F32);
         run(eng, 0, 1, 0, 0, alone);
         if ((paged = !strcmp(alone[0].mode, "paged"))) run(eng, 0, PROMPTS, 0, 0, together);
         if (paged) { /* a device with one FFN has no use for a page */
             const struct config *c = &eng->weights.config;
-            CHECK(throughput_resident_share(eng) < 1 || (!c->n_experts && c->n_layers <= devices),
+            int n_ffns = 0;
+            for (int l = 0; l < c->n_layers; l++) n_ffns += !c->layer[l].no_ffn;
+            CHECK(throughput_resident_share(eng) < 1 || (!c->n_experts && n_ffns <= devices),
                   "%s: all experts stay on a device with %d KB", dir, mem);
         }
         if (!paged) engine_close(&eng);
     }
+    if (!paged) die(dir, "no paged batches with 64 MB");
     CHECK(throughput_devices(eng) == devices, "%s: on %d of %d devices", dir, throughput_devices(eng), devices);
     wants_logits = true; /* one row at a time: each must use the length of its own sequence */
     run(eng, 0, PROMPTS, 0, 0, alone);
@@ -157,26 +163,31 @@ static void text_on(const char *dir, int devices, const struct answer *processor
               together[i].n, together[i].mode);
     same(dir, gpus, processor, together, PROMPTS);
     engine_close(&eng);
+    test_limits_set(TEST_LIMIT_PAGED_DEVICES, 0);
 }
 
 /* A prompt of which all rows but one are cached begins as others do; its batch holds it among the sessions that decode.
- * The first answer ends past the original length of a model with LongRoPE: the second prompt must not use its keys. */
+ * The first answer ends past the original length of a model with LongRoPE: the second prompt must not use its keys. Of
+ * a model with states the prompts are longer, so that one is kept, from which the second begins. */
 static void one_row_left(const char *dir) {
-    enum { LONG = 20, SHORT = 14 };
+    enum { MOST = 100, KEPT = 64 };
     struct engine *eng = open_engine(dir, "emu:1,mem=64M", DECODE_PAGED, 1, DT_F32);
     struct session *s[2];
     struct error e = {0};
     struct event ev;
-    int32_t first[LONG], second[SHORT], got[2][ANSWER];
-    for (int i = 0; i < LONG; i++) first[i] = (i * 37 + 5) % VOCAB;
+    int32_t first[MOST], second[MOST], got[2][ANSWER];
+    const struct config *c = &eng->weights.config;
+    const bool has_states = kv_state_bytes(c);
+    const int n_first = has_states ? MOST : 20, n_second = has_states ? MOST - 6 : 14;
+    const int kept = config_long_rope(c, n_first + ANSWER) ? 0 : has_states ? KEPT : n_second - 1;
+    for (int i = 0; i < n_first; i++) first[i] = (i * 37 + 5) % VOCAB;
     memcpy(second, first, sizeof second);
-    second[SHORT - 1] = 1;
-    const int kept = config_long_rope(&eng->weights.config, LONG + ANSWER) ? 0 : SHORT - 1;
+    second[n_second - 1] = 1;
     for (int i = 0; i < 3; i++) { /* the long prompt and the short one in one session; the short one alone */
         struct session **at = &s[i == 2];
         if (i != 1 && session_open(eng, at, &e)) die(dir, e.text);
         struct request r = {
-            .tokens = i ? second : first, .n = i ? SHORT : LONG, .max_tokens = ANSWER, .flags = REQ_IGNORE_EOS};
+            .tokens = i ? second : first, .n = i ? n_second : n_first, .max_tokens = ANSWER, .flags = REQ_IGNORE_EOS};
         if (session_submit(*at, &r, &e)) die(dir, e.text);
         for (int n = 0; engine_poll(eng, &ev, -1) && ev.kind != EVENT_DONE && ev.kind != EVENT_ERROR;)
             if (ev.kind == EVENT_TOKEN && i) got[i - 1][n++] = ev.token;

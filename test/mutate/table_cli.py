@@ -543,7 +543,7 @@ change("list-terminal", "names and titles of conversations control the terminal"
 change("signal-early", "a signal before the turn begins is lost", "e2e_oneshot", ("cli/modes/oneshot_turn.c", "if (sig_interrupted() || sig_terminated()) engine_client_cancel(t->client);", ""))
 change("image-network", "the server takes a URL for an image's data", "e2e_images", ("cli/server/api_images.c", "if (!is_data_url(url))", "if (url->n < 5)"))
 change("gpu-check-ignored", "a chat uses a GPU whose results are wrong", "e2e_gpus", ("cli/tools/gpu_check.c", "WIFEXITED(status) && !WEXITSTATUS(status) ? GPU_CHECK_RIGHT", "WIFEXITED(status) ? GPU_CHECK_RIGHT"))
-change("gpu-check-unused", "a chat never uses a GPU that it has checked", "e2e_gpus", ("cli/chat/chat_gpus.c", "if (g->state == RIGHT && !is_answering(r)) use(r, g);", ""))
+change("gpu-check-unused", "a chat never uses a GPU that it has checked", "e2e_gpus", ("cli/chat/chat_gpus.c", "if (g->state == RIGHT) use(r, g);", ""))
 change("gpu-check-left", "a check goes on after the chat has ended", "e2e_gpus", ("cli/chat/chat_gpus.c", "    gpu_check_end(&r->gpus->check);", ""))
 change("gpu-check-served-left", "a check goes on after the server has ended", "e2e_gpus", ("cli/server/serve_gpus.c", "if (s->gpus) gpu_check_end(s->gpus);", ""))
 change("gpu-check-served-unused", "a server never uses a GPU that it has checked", "e2e_gpus", ("cli/server/serve_models.c", "    m->is_wanted = true;\n}", "}"), ("cli/server/serve_models.c", "if (s->models[i]->is_open && s->models[i]->is_outdated", "if (0 && s->models[i]->is_outdated"))

@@ -110,6 +110,33 @@ static void paged_by_hand(void **st) {
     near(c.layer_s[SEARCH_BY_CARD], 4 * 552.8e-6, 1e-4);
 }
 
+/* The same of a model whose sessions have 80 MB of states, and half of whose attention blocks run on the processor. For
+ * a micro-batch it moves 3 * 16 * 8 MB a layer in 3.84 ms, and computes half of 16 rows of a block of 50 MFLOP in 0.8
+ * ms; the card has the other half of the blocks, and copies of 20,000 and 40,000 bytes a row. */
+static void states_and_blocks_by_hand(void **st) {
+    const struct search_rows rows = {
+        .passed = 12e3, .work = 50e3, .attended = 40e3, .result = 20e3, .states = 80e6, .whole_share = 0.5};
+    struct search_in in = question();
+    struct search_policy p = {.n_rows = 64, .micro_rows = 16, .placement = SEARCH_PAGED};
+    struct search_cost c;
+    in.rows = &rows;
+    search_cost(&in, &p, &c);
+    assert_true(c.fits);
+    near(c.layer_s[SEARCH_BY_CPU], 4 * (24.16e-6 + 3.84e-3 + 0.4e-3), 1e-6);
+    near(c.layer_s[SEARCH_BY_CARD], 4 * (25e-6 + 400e-6 + 96e-6), 1e-4);
+    near(c.layer_s[SEARCH_BY_LINK], 40e-3 + 128e-6, 1e-6);
+    near(c.layer_s[SEARCH_BY_ROWS], 256e-6, 1e-6);
+    near(c.layer_s[SEARCH_BY_MEMORY], (4 * (2.416e6 + 384e6 + 25e6) + 64 * 60e3 + 400e6) / 100e9, 1e-6);
+    near(c.host_bytes, 4.5e9 + 128e6 + 64 * 240e6, 1e-9);
+    near(c.device_bytes, 500e6 + 6400 * 12e3 + 16 * 50e3 + 800e6, 1e-9);
+    /* Two prompts of 100 tokens, each a micro-batch: a state is moved once for its rows, which take 6 operations for
+     * each of its numbers, one row after another. */
+    p.n_rows = p.micro_rows = 2, in.prefill_micro_rows = 100;
+    p.weight_share = 1;
+    search_cost(&in, &p, &c);
+    near(c.prefill_s, 10 * (2 * (100 * 6 * 2e6 / 1e12 + 100 * 50.5 * 4000 / 1e12 + 0.5 * 100 * 50e6 / 1e12)), 0.3);
+}
+
 /* Eight sessions at once, attention on the card: 50 us and 1.208 us there; they choose 4 * (1 - 2^-8) = 3.984375
  * experts, which the processor reads in 1 ms each. Only what the engine runs is scored: its two decode modes with
  * devices, in batches that the policy cuts, and prompts one after the other. */
@@ -443,6 +470,7 @@ static void paper_b_machine_prefers_paged_placement(void **st) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(paged_by_hand, setup),
+        cmocka_unit_test_setup(states_and_blocks_by_hand, setup),
         cmocka_unit_test_setup(hybrid_by_hand, setup),
         cmocka_unit_test_setup(two_cards_by_hand, setup),
         cmocka_unit_test_setup(dense_by_hand, setup),

@@ -5,26 +5,15 @@
 #include "engine/exec/cpu_layer.h"
 #include "engine/exec/throughput/paged_internal.h"
 #include "engine/layer/expert_io.h"
-#include "engine/layer/kv_planes.h"
 #include "engine/layer/work_open.h"
+#include "engine/model/rope.h"
 
 const char *paged_why_not(const struct runtime *m) {
     const struct config *c = &m->w->config;
     if (!m->gpus) return "there are no devices";
     if (m->gpus->is_lost) return "a device was lost";
     if (m->disk_prefetch) return "the weights do not fit in memory";
-    if (config_lookback(c)) return "embeddings of n-grams are not supported";
-    if (c->attn != ATTN_GQA && c->attn != ATTN_MLA)
-        return "its attention selects or joins keys, only GQA and MLA are supported";
-    for (int l = 0; l < c->n_layers; l++)
-        if (config_is_stateful(c, l)) return "layers with a state instead of keys are not supported";
-    if (config_has_single_blocks(c)) return "layers with attention or an FFN only are not supported";
-    if (c->index_block) return "attention over selected blocks of keys is not supported";
-    if (expert_io_is_apart(c)) return "experts in a latent space are not supported";
-    if (c->attn_gate || c->streams.n || c->n_value_experts) return "its attention block is not supported";
-    for (const struct work_row *k = work_rows; k->width; k++)
-        if (k->at != offsetof(struct work, x) && work_is_passed_on(k, c))
-            return "layers that pass rows to later ones are not supported";
+    if (c->expert_out_norm) return "norms of experts' outputs are not supported";
     return NULL;
 }
 
@@ -44,11 +33,50 @@ static int wait_projected(struct paged_device *d, uint32_t value) {
 
 static void store_kv(const struct paged_span *s, int layer, const struct kv_plane *from, int n, int row) {
     for (int i = 0; i < n; i++) {
+        if (!from[i].data) continue;
         const struct kv_plane *to = &s->kv->layer[layer].p[i];
         struct kv_row_range a = kv_row_range_of(&from[i], row, s->n), b = kv_row_range_of(to, s->pos, s->n);
         memcpy((char *)to->data + b.offset, (const char *)from[i].data + a.offset, a.bytes);
         if (a.n_scales) memcpy(to->scale + b.scale_offset, from[i].scale + a.scale_offset, a.n_scales * 4);
     }
+}
+
+/* Lists the spans of an extent, which begin with number *span, in p->attending, and moves *span to the next extent's.
+ * Returns their number. */
+static int spans_of_extent(struct paged *p, const struct row_extent *t, int *span) {
+    int n = 0;
+    for (int row = 0; row < t->n; n++, ++*span) {
+        const struct paged_span *s = &p->spans[*span];
+        p->attending[n] =
+            (struct span){.cache = s->kv->layer, .row = row, .n = s->n, .pos = s->pos, .state_step = p->steps[*span]};
+        row += s->n;
+    }
+    return n;
+}
+/* Attends for an extent's rows, whose queries the device has made. */
+static int attend_extent(struct paged *p, const struct layer *y, int layer, const struct micro_batch *m,
+                         const struct row_extent *t, const struct rows_buffer *b, int *span) {
+    struct work w = p->cpu_work;
+    const int n_spans = spans_of_extent(p, t, span);
+    for (const struct work_row *k = work_rows; k->width; k++)
+        if (paged_is_selection(k)) work_point(k, p->c, &w, &p->host, (size_t)(m->row + t->at));
+        else if (paged_is_result(k) || paged_moves_in(p->c, layer, k)) work_point(k, p->c, &w, &b->rows, (size_t)t->at);
+    const int rc = block_attend_spans(p->m->cpu, p->c, y, layer, &w, p->attending, n_spans);
+    work_keep_grown(&p->cpu_work, &w);
+    return rc;
+}
+
+/* Runs an extent's whole attention block, for kinds that cannot be divided. */
+static int run_extent(struct paged *p, const struct layer *y, int layer, const struct micro_batch *m,
+                      const struct row_extent *t, const struct rows_buffer *b, int *span) {
+    struct work w = p->cpu_work;
+    const int n_spans = spans_of_extent(p, t, span);
+    for (const struct work_row *k = work_rows; k->width; k++)
+        work_point(k, p->c, &w, &p->host, (size_t)(m->row + t->at));
+    TRY(block_rope(p->m->cpu, p->m->w, &w, t->n, 0));
+    const int rc = block_attention(p->m->cpu, p->c, y, layer, &w, p->attending, n_spans, t->n);
+    work_keep_grown(&p->cpu_work, &w);
+    return rc;
 }
 
 static int attend_unit(struct paged_device *d, int unit) {
@@ -57,31 +85,30 @@ static int attend_unit(struct paged_device *d, int unit) {
     const struct micro_batch *m = paged_micro(d, unit);
     struct rows_buffer *b = &d->buffer[unit % PAGED_BUFFERS];
     const struct layer *y = numa_copy_layer(p->m->numa_copy, p->m->w, layer);
+    const bool is_apart = block_attends_apart(p->c, layer);
     struct kv_plane made[CACHE_PLANES];
     int n = paged_planes(p, layer, b->kv, made), row = 0;
     TRY(wait_projected(d, paged_value(d, unit)));
     double t = trace_now(p->m->trace);
-    for (int i = m->span; i < m->span + m->n_spans; row += p->spans[i++].n)
+    for (int i = m->span; i < m->span + m->n_spans && is_apart; row += p->spans[i++].n)
         if (!p->m->cpu_queue) store_kv(&p->spans[i], layer, made, n, row);
-    row = 0;
-    for (int i = 0; i < m->n_spans; row += p->attending[i++].n) {
-        const struct paged_span *s = &p->spans[m->span + i];
-        p->attending[i] = (struct span){.cache = s->kv->layer, .row = row, .n = s->n, .pos = s->pos};
-    }
-    struct work w = p->cpu_work;
-    w.q = b->q, w.att = b->att;
-    const int rc = block_attend_spans(p->m->cpu, p->c, y, layer, &w, p->attending, m->n_spans);
-    work_keep_grown(&p->cpu_work, &w);
-    if (rc) return rc;
+    for (int k = 0, span = m->span; k < m->n_extents; k++)
+        TRY((is_apart ? attend_extent : run_extent)(p, y, layer, m, &p->extents[m->extent + k], b, &span));
     trace_cpu(p->m->trace, t, "attention", layer, (int)(m - p->micro));
     return signal_attended(d, paged_value(d, unit));
 }
 
 static int embed_rows(struct paged *p) {
     for (int at = 0; at < p->n; at += BATCH_INVARIANT_ROWS) {
-        float *x = p->host_x + (size_t)at * (size_t)p->c->hidden;
-        TRY(block_embed(p->m->cpu, p->m->w, x, p->host_tokens + at,
+        float *x = p->host.x + (size_t)at * (size_t)p->c->hidden;
+        TRY(block_embed(p->m->cpu, p->m->w, x, p->host.tokens + at,
                         p->n - at < BATCH_INVARIANT_ROWS ? p->n - at : BATCH_INVARIANT_ROWS));
+    }
+    float *x = p->host.x;
+    for (const struct paged_span *s = p->spans; s < p->spans + p->n_spans; s++) {
+        const struct text_rows text = {.ids = s->tokens, .n = s->n, .n_before = s->n_before};
+        TRY(block_embed_ngrams(p->m->cpu, p->m->w, &p->cpu_work, x, &text, 1));
+        x += (size_t)s->n * (size_t)p->c->hidden;
     }
     for (int i = 0; i < p->n_dev && p->m->cpu_queue; i++) TRY(signal_attended(&p->dev[i], p->base_value));
     return 0;
@@ -124,6 +151,18 @@ static void add_extent(struct paged *p, struct micro_batch *m, int n) {
             (struct row_extent){.at = m->n, .n = n, .is_alone = n > BATCH_INVARIANT_ROWS};
 }
 
+/* Whether span b continues a. In virtual time sessions share a cache. */
+static bool spans_of_one(const struct paged_span *a, const struct paged_span *b) {
+    return a->kv == b->kv && a->pos + a->n == b->pos;
+}
+
+/* Number of the span's tokens after which a state is kept, if less than all of them or all. */
+static int mark_of(const struct paged_span *s) { return kv_state_mark(s->pos, s->total - s->pos); }
+static void commit_state(const struct paged_span *s, const struct kv_state_step *step) {
+    kv_state_commit(s->kv, step, s->pos, s->n);
+    if (mark_of(s) == s->n) kv_state_keep(s->kv, s->pos + s->n);
+}
+
 /* Lays out rows in the order of spans. */
 static int lay_out_rows(struct paged *p, struct error *e) {
     int n_extents = 0;
@@ -136,9 +175,12 @@ static int lay_out_rows(struct paged *p, struct error *e) {
         if (!p->n_micros || s->micro != p->n_micros - 1 || m->n + s->n > p->o.micro || p->n + s->n > p->o.rows)
             return error_set(e, ERR_RUNTIME, "span %d of %d rows does not fit micro-batch %d", i, s->n, s->micro);
         for (int k = 0; k < s->n; k++) {
-            p->host_pos[p->n + k] = s->pos + k, p->host_tokens[p->n + k] = s->tokens[k];
-            if (p->host_length) p->host_length[p->n + k] = s->total;
+            p->host.pos[p->n + k] = s->pos + k, p->host.tokens[p->n + k] = s->tokens[k];
+            if (p->host.seq_length) p->host.seq_length[p->n + k] = s->total;
         }
+        /* a prompt's other spans in the batch precede it */
+        p->steps[i] = i && spans_of_one(s - 1, s) ? kv_state_continue(s->kv, &p->steps[i - 1], s->n, mark_of(s))
+                                                  : kv_state_begin(s->kv, s->pos, s->n, mark_of(s));
         add_extent(p, m, s->n);
         n_extents = m->extent + m->n_extents;
         m->n_spans++, m->n += s->n, p->n += s->n;
@@ -206,10 +248,13 @@ int paged_run(struct paged *p, const struct paged_span *spans, int n_spans, cons
     p->m->cpu->cancel = cancel;
     p->stagger = search_stagger(p->n_micros, p->n_dev);
     if (p->m->cpu_queue) p->base_value++; /* a value for the embedding */
+    *p->cpu_work.first_bad = -1;
     rc = embed_rows(p);
     if (!rc) rc = run_layers(p, e);
     p->base_value = paged_end_value(p);
     if (!rc && any_device_failed(p, e)) rc = e->code; /* e.g. an upload that another stream dropped */
+    if (!rc && !p->m->cpu_queue) rc = exec_check_finite(*p->cpu_work.first_bad, e);
+    for (int i = 0; i < n_spans && !rc; i++) commit_state(&spans[i], &p->steps[i]);
     if (!rc) rc = compute_logits(p, e);
     if (!rc && p->m->cpu_queue) { /* order what follows after the device's clock */
         rc = gpu_timeline_signal(last_device(p)->projected, ++p->base_value, last_device(p)->main);
@@ -230,40 +275,23 @@ int paged_run(struct paged *p, const struct paged_span *spans, int n_spans, cons
 
 /* --- Opening ---------------------------------------------------------------------------------- */
 
-static void plan_plane_offsets(struct paged *p) {
-    size_t max_bytes[CACHE_PLANES] = {0};
-    for (int l = 0; l < p->c->n_layers; l++) {
-        struct cache_desc d[CACHE_PLANES];
-        for (int i = kv_planes(p->c, l, d); i-- > 0;) {
-            struct kv_plane plane = kv_plane_of(&d[i], p->kv);
-            struct kv_row_range r = kv_row_range_of(&plane, 0, p->o.micro);
-            size_t bytes = align_up(r.bytes, 256) + align_up(r.n_scales * 4, 256);
-            if (bytes > max_bytes[i]) max_bytes[i] = bytes;
-        }
-    }
-    for (int i = 0; i < CACHE_PLANES; i++) p->plane_at[i + 1] = p->plane_at[i] + max_bytes[i];
-}
-
 static int open_memory(struct paged *p, struct error *e) {
     const size_t rows = (size_t)p->o.rows;
-    const struct {
-        void **to;
-        size_t bytes;
-    } all[] = {{(void **)&p->host_x, rows * (size_t)p->c->hidden * 4},
-               {(void **)&p->host_pos, rows * 4},
-               {(void **)&p->host_tokens, rows * 4},
-               {(void **)&p->host_length, p->c->rope.kind == ROPE_LONG ? rows * 4 : 0}};
     int rc = 0;
-    for (size_t i = 0; i < sizeof all / sizeof *all && !rc; i++)
-        if (all[i].bytes) rc = gpu_host_alloc(p->dev[0].g, all[i].to, all[i].bytes, e);
-    plan_plane_offsets(p);
+    for (const struct work_row *k = work_rows; k->width && !rc; k++)
+        if (paged_is_batch_row(p->c, k) || (paged_is_selection(k) && k->width(p->c)))
+            rc = gpu_host_alloc(p->dev[0].g, work_field(&p->host, k), rows * work_row_bytes(k, p->c), e);
+    paged_plan_planes(p);
     p->micro = mem_alloc(PAGED_MAX_MICRO_BATCHES * sizeof *p->micro);
     p->extents = mem_alloc(rows * sizeof *p->extents);
-    p->attending = mem_alloc((size_t)p->o.micro * sizeof *p->attending);
-    if (!rc && (!p->micro || !p->extents || !p->attending))
+    p->attending = mem_alloc(BATCH_INVARIANT_ROWS * sizeof *p->attending);
+    p->steps = mem_alloc(rows * sizeof *p->steps);
+    if (!rc && (!p->micro || !p->extents || !p->attending || !p->steps))
         rc = error_set(e, ERR_MEMORY, "no memory for micro-batches");
-    /* absorbed queries, or expanded keys; pages that are never written stay unmapped */
-    if (!rc && p->c->attn == ATTN_MLA) rc = work_open(&p->cpu_work, p->c, p->o.micro, NULL, NULL, NULL, e);
+    /* pages that are never written stay unmapped */
+    if (!rc) rc = work_open(&p->cpu_work, p->c, p->o.micro, NULL, NULL, NULL, e);
+    if (!rc && !p->m->cpu_queue)
+        memcpy(p->cpu_work.inv_freq, p->m->w->inv_freq, (size_t)rope_floats(p->c) * sizeof(float));
     return rc;
 }
 
@@ -294,12 +322,12 @@ void paged_close(struct paged **pp) {
     if (!p) return;
     *pp = NULL;
     drain_streams(p);
-    void *host[] = {p->host_x, p->host_pos, p->host_tokens, p->host_length};
-    for (size_t i = 0; i < sizeof host / sizeof *host; i++) gpu_host_free(p->dev[0].g, host[i]);
+    for (const struct work_row *k = work_rows; k->width; k++) gpu_host_free(p->dev[0].g, *work_field(&p->host, k));
     for (int i = 0; i < p->n_dev; i++) paged_device_close(&p->dev[i]);
     mem_free(p->micro);
     mem_free(p->extents);
     mem_free(p->attending);
+    mem_free(p->steps);
     work_close(&p->cpu_work);
     mem_free(p);
 }

@@ -9,9 +9,13 @@
  * Everything but routed experts stays on the device, and so do as many routed experts per layer as requested or as fit.
  * So dense layers before layers of experts stay: a byte that stays saves one over the link, whatever weight it is of.
  * A row has the same bits in any batch: operations take at most BATCH_INVARIANT_ROWS rows of several sessions, and a
- * longer span runs alone, so callers must cut prompts at positions that depend on the prompt only. Attention is GQA or
- * MLA: see paged_why_not. Of MLA the device makes queries and latents, and the CPU, which has the latents of all
- * sessions, absorbs the queries and projects the results.
+ * longer span runs alone, so callers must cut prompts at positions that depend on the prompt only.
+ *
+ * Any attention: the device makes what attention reads of the rows (block_apart.h): queries, keys and values; of MLA
+ * queries and latents, whose products with W_k and W_v the CPU computes; of mixers with states the inputs of the step,
+ * since states are with the sessions as keys are. Where keys are made of several tokens, or n-grams are added before a
+ * layer, a device would need the session's state for that: there the CPU computes the whole attention block. The rows
+ * that layers pass on (residual streams, kept rows) are on the devices, and go through host memory with the stream.
  *
  * Several devices hold the layers round-robin. A layer follows the one before it by some micro-batches, so that all
  * devices compute at once; rows move between devices through host memory. No sum is split, so results equal one
@@ -19,6 +23,7 @@
  *
  * Threads: all calls by the engine thread. During a batch each device has a feeding thread of its own. */
 #include "engine/exec/prefill.h"
+#include "engine/placement/search.h"
 
 enum { PAGED_MAX_MICRO_BATCHES = 4096 };
 struct paged;
@@ -32,6 +37,8 @@ struct paged_options {
 };
 /* Returns NULL if the model can be paged on these devices, else the reason. */
 const char *paged_why_not(const struct runtime *m);
+/* What rows of the model cost in paged batches, for search_in.rows. kv: the cache's dtype. */
+void paged_search_rows(const struct config *c, enum dtype kv, struct search_rows *out);
 /* Loads resident weights and scans all of them. ERR_MEMORY (with need and have), ERR_MODEL, ERR_RUNTIME,
  * ERR_CANCELLED. */
 int paged_open(struct paged **p, struct runtime *m, enum dtype kv, const struct paged_options *o,
@@ -49,6 +56,7 @@ struct paged_span {
     struct kv *kv;
     const int32_t *tokens;
     int pos, n, total; /* total: known length of the whole sequence */
+    int n_before;      /* tokens of it that precede these in memory: config_lookback_at(pos) */
     int micro;         /* micro-batch: 0, that of the previous span, or one more */
     bool want_logits;  /* return logits of its last token */
 };

@@ -18,32 +18,33 @@ size_t paged_max_runs(int micro) { return 2 * ((size_t)micro / (BATCH_INVARIANT_
 
 static struct exec *exec_of(struct paged_device *d) { return gpu_stream_exec(d->main); }
 static size_t hidden_bytes(const struct paged *p, int n) { return (size_t)n * (size_t)p->c->hidden * 4; }
-static size_t query_floats(const struct config *c, int layer) {
-    return (size_t)(config_heads(c, layer) * config_head_dim(c, layer));
+
+int paged_copy_passed(struct paged_device *d, const struct micro_batch *m, int layer, enum gpu_dir way) {
+    const struct config *c = d->p->c;
+    for (const struct work_row *k = work_rows; k->width; k++) {
+        if (!k->reads || !paged_is_batch_row(c, k) || (layer >= 0 && !k->reads(c, layer))) continue;
+        const size_t one = work_row_bytes(k, c), at = (size_t)m->row * one;
+        char *host = (char *)*work_field(&d->p->host, k) + at, *device = (char *)*work_field(&d->rows, k) + at;
+        TRY(gpu_copy(d->main, way == GPU_D2H ? host : device, way == GPU_D2H ? device : host, (size_t)m->n * one, way));
+    }
+    return 0;
 }
-static size_t result_floats(const struct config *c, int layer) {
-    return (size_t)(config_heads(c, layer) * config_v_dim(c, layer));
+/* Copies a micro-batch's rows of buffer k between its host buffer and the device. */
+static int copy_rows(struct paged_device *d, const struct work_row *k, struct rows_buffer *b, int n, enum gpu_dir way) {
+    void *host = *work_field(&b->rows, k), *device = *work_field(&d->work, k);
+    const size_t bytes = (size_t)n * work_row_bytes(k, d->p->c);
+    return gpu_copy(d->main, way == GPU_D2H ? host : device, way == GPU_D2H ? device : host, bytes, way);
 }
 
 /* Views the workspace from row `at` of a micro-batch on; x, positions and tokens are in the buffers of the batch. */
 static struct work work_from_row(const struct paged_device *d, const struct micro_batch *m, int layer, int at) {
     struct work w = d->work;
-    for (const struct work_row *k = work_rows; k->width; k++) work_point(k, d->p->c, &w, &d->rows, (size_t)m->row);
+    for (const struct work_row *k = work_rows; k->width; k++)
+        if (paged_is_batch_row(d->p->c, k)) work_point(k, d->p->c, &w, &d->rows, (size_t)m->row);
     w = work_slice(d->p->c, &w, at);
-    w.q += (size_t)at * query_floats(d->p->c, layer), w.att += (size_t)at * result_floats(d->p->c, layer);
+    for (const struct work_row *k = work_rows; k->width; k++)
+        if (paged_is_result(k) || paged_moves_in(d->p->c, layer, k)) work_point(k, d->p->c, &w, &d->work, (size_t)at);
     return w;
-}
-
-int paged_planes(const struct paged *p, int layer, char *mem, struct kv_plane out[CACHE_PLANES]) {
-    struct cache_desc d[CACHE_PLANES];
-    int n = kv_planes(p->c, layer, d);
-    for (int i = 0; i < n; i++) {
-        out[i] = kv_plane_of(&d[i], p->kv);
-        struct kv_row_range all = kv_row_range_of(&out[i], 0, p->o.micro);
-        out[i].data = mem + p->plane_at[i];
-        out[i].scale = all.n_scales ? (float *)(void *)(mem + p->plane_at[i] + align_up(all.bytes, 256)) : NULL;
-    }
-    return n;
 }
 
 /* --- A layer's work --------------------------------------------------------------------------- */
@@ -65,11 +66,18 @@ static int project_unit(struct paged_device *d, int unit) {
     struct kv_plane to[CACHE_PLANES];
     int span = trace_begin(p->m->trace, d->main, d->rank, LANE_COMPUTE, "project", layer, (int)(m - p->micro)), rc = 0;
     int n = paged_planes(p, layer, b->kv, to);
-    if (layer && p->n_dev > 1)
+    const bool is_here = layer && p->n_dev == 1; /* the layer before ran on this device */
+    if (layer && !is_here)
         rc = gpu_timeline_wait(previous_device(d)->passed, paged_value(previous_device(d), previous_unit(d, unit)),
                                d->main);
-    if (!rc && (!layer || p->n_dev > 1))
-        rc = gpu_copy(d->main, row_at(d->rows.x, m, p->c->hidden), row_at(p->host_x, m, p->c->hidden),
+    if (!block_attends_apart(p->c, layer)) {
+        if (!rc && is_here) rc = paged_copy_passed(d, m, layer, GPU_D2H);
+        trace_end(p->m->trace, span, d->main);
+        return rc ? rc : gpu_timeline_signal(d->projected, paged_value(d, unit), d->main);
+    }
+    if (!rc && layer && !is_here) rc = paged_copy_passed(d, m, layer, GPU_H2D);
+    if (!rc && !layer)
+        rc = gpu_copy(d->main, row_at(d->rows.x, m, p->c->hidden), row_at(p->host.x, m, p->c->hidden),
                       hidden_bytes(p, m->n), GPU_H2D);
     for (const struct row_extent *t = p->extents + m->extent; t < p->extents + m->extent + m->n_extents && !rc; t++) {
         struct work w = work_from_row(d, m, layer, t->at);
@@ -80,8 +88,10 @@ static int project_unit(struct paged_device *d, int unit) {
                 block_kv(exec_of(d), p->c, y, layer, &w, &(struct span){.cache = d->cache, .n = k, .pos = t->at}, 1, k);
         if (!rc) rc = block_query(exec_of(d), p->c, y, layer, &w, k);
     }
-    if (!rc) rc = gpu_copy(d->main, b->q, d->work.q, (size_t)m->n * query_floats(p->c, layer) * 4, GPU_D2H);
+    for (const struct work_row *k = work_rows; k->width && !rc; k++)
+        if (paged_moves_in(p->c, layer, k)) rc = copy_rows(d, k, b, m->n, GPU_D2H);
     for (int i = 0; i < n && !rc; i++) {
+        if (!to[i].data) continue;
         struct kv_row_range r = kv_row_range_of(&to[i], 0, m->n);
         rc = gpu_copy(d->main, to[i].data, d->cache[layer].p[i].data, r.bytes, GPU_D2H);
         if (!rc && r.n_scales) rc = gpu_copy(d->main, to[i].scale, d->cache[layer].p[i].scale, r.n_scales * 4, GPU_D2H);
@@ -139,6 +149,23 @@ static void find_runs(struct paged_device *d, const struct micro_batch *m) {
     }
 }
 
+/* Calls fn for each extent's rows. */
+static int each_extent(struct paged_device *d, int layer, const struct micro_batch *m,
+                       int (*fn)(struct paged_device *d, int layer, struct work *w, int n)) {
+    const struct row_extent *first = d->p->extents + m->extent;
+    for (const struct row_extent *t = first; t < first + m->n_extents; t++) {
+        struct work w = work_from_row(d, m, layer, t->at);
+        TRY(fn(d, layer, &w, t->n));
+    }
+    return 0;
+}
+static int begin_experts(struct paged_device *d, int layer, struct work *w, int n) {
+    return expert_io_begin(exec_of(d), d->p->c, &d->w.views[layer], w, n);
+}
+static int end_experts(struct paged_device *d, int layer, struct work *w, int n) {
+    return expert_io_end(exec_of(d), d->p->c, &d->w.views[layer], w, w->x, n);
+}
+
 static int max_group_rows(const struct row_extent *run) {
     return run->is_alone ? MAX_ALONE_ROWS : BATCH_INVARIANT_ROWS;
 }
@@ -169,6 +196,7 @@ static int run_experts(struct paged_device *d, int layer, const struct micro_bat
                                  .last = c->n_experts}));
     find_runs(d, m);
     TRY(read_choices(d, m));
+    TRY(each_extent(d, layer, m, begin_experts));
     for (int k = 0; k < c->n_experts; k++) {
         struct expert view = {0};
         int rows_left = 0, pieces = 0;
@@ -196,7 +224,8 @@ static int run_experts(struct paged_device *d, int layer, const struct micro_bat
         }
     }
     TRY(run_group(d, &g, layer, m));
-    return is_last ? paged_weights_free(&d->w, layer, c->n_experts, d->main) : 0;
+    if (is_last) TRY(paged_weights_free(&d->w, layer, c->n_experts, d->main));
+    return each_extent(d, layer, m, end_experts);
 }
 
 /* Runs the FFN of a layer of a model without experts. After the layer's last rows its pages are freed. Queued
@@ -226,35 +255,37 @@ static int finish_unit(struct paged_device *d, int unit) {
     if (p->m->cpu_queue) TRY(gpu_timeline_wait(d->attended, paged_value(d, unit), d->main));
     else TRY(gpu_timeline_wait_host(d->attended, paged_value(d, unit), &p->stop));
     int span = trace_begin(p->m->trace, d->main, d->rank, LANE_COMPUTE, "output", layer, (int)(m - p->micro));
-    TRY(gpu_copy(d->main, d->work.att, d->buffer[unit % PAGED_BUFFERS].att,
-                 (size_t)m->n * result_floats(p->c, layer) * 4, GPU_H2D));
+    const bool is_apart = block_attends_apart(p->c, layer);
+    for (const struct work_row *k = work_rows; k->width && is_apart && y->o.rows; k++)
+        if (paged_is_result(k)) TRY(copy_rows(d, k, &d->buffer[unit % PAGED_BUFFERS], m->n, GPU_H2D));
+    if (!is_apart) TRY(paged_copy_passed(d, m, -1, GPU_H2D));
     const struct row_extent *first = p->extents + m->extent, *end = first + m->n_extents;
     for (const struct row_extent *t = first; t < end; t++) {
         struct work w = work_from_row(d, m, layer, t->at);
-        TRY(block_output(exec_of(d), p->c, y, &w, t->n));
+        if (is_apart) TRY(block_output(exec_of(d), p->c, y, &w, t->n));
         TRY(block_route(exec_of(d), p->c, y, layer, &w, t->n));
     }
     trace_end(p->m->trace, span, d->main);
-    if (d->w.is_dense) TRY(run_dense_ffn(d, layer, m));
+    if (d->w.is_dense && !p->c->layer[layer].no_ffn) TRY(run_dense_ffn(d, layer, m));
     if (p->c->layer[layer].moe) TRY(run_experts(d, layer, m));
     for (const struct row_extent *t = first; t < end && !d->w.is_dense; t++) {
         struct work w = work_from_row(d, m, layer, t->at);
         TRY(block_experts(exec_of(d), p->c, y, layer, &w, PART_SHARED, w.x, t->n));
     }
     if (p->n_dev == 1 || layer == p->c->n_layers - 1) return 0;
-    TRY(gpu_copy(d->main, row_at(p->host_x, m, p->c->hidden), row_at(d->rows.x, m, p->c->hidden), hidden_bytes(p, m->n),
-                 GPU_D2H));
+    TRY(paged_copy_passed(d, m, layer + 1, GPU_D2H));
     return gpu_timeline_signal(d->passed, paged_value(d, unit), d->main);
 }
 
 static int begin_batch(struct paged_device *d) {
     const struct paged *p = d->p;
-    const size_t rows = (size_t)p->n * 4;
     if (p->m->cpu_queue) TRY(gpu_timeline_wait(d->attended, p->base_value, d->main)); /* embedding is done */
     TRY(gpu_fill(d->main, (void *)d->work.first_bad, 0xff, 4));
-    TRY(gpu_copy(d->main, d->rows.pos, p->host_pos, rows, GPU_H2D));
-    TRY(gpu_copy(d->main, d->rows.tokens, p->host_tokens, rows, GPU_H2D));
-    return d->rows.seq_length ? gpu_copy(d->main, d->rows.seq_length, p->host_length, rows, GPU_H2D) : 0;
+    for (const struct work_row *k = work_rows; k->width; k++)
+        if (paged_is_batch_row(p->c, k) && !k->reads)
+            TRY(gpu_copy(d->main, *work_field(&d->rows, k), *work_field(&p->host, k),
+                         (size_t)p->n * work_row_bytes(k, p->c), GPU_H2D));
+    return 0;
 }
 
 /* Order of paper B, algorithm 1: work after attention of one micro-batch, work before attention PAGED_AHEAD later, then
@@ -289,10 +320,15 @@ int paged_device_feed(struct paged_device *d) {
 /* Computes and reports the logits of n rows row[] of the batch, the last rows of spans span_ids[]. */
 int paged_device_head(struct paged_device *d, const int *span_ids, const int *row, int n, struct error *e) {
     const struct paged *p = d->p;
-    struct work w = {.x = d->head_x, .xn = d->head_xn, .first_bad = d->work.first_bad};
-    for (int i = 0; i < n; i++)
-        TRY(gpu_copy(d->main, d->head_x + (size_t)i * (size_t)p->c->hidden,
-                     d->rows.x + (size_t)row[i] * (size_t)p->c->hidden, hidden_bytes(p, 1), GPU_D2D));
+    struct work w = d->head;
+    w.first_bad = d->work.first_bad;
+    for (const struct work_row *k = work_rows; k->width; k++) {
+        const size_t one = work_row_bytes(k, p->c);
+        for (int i = 0; i < n && paged_is_batch_row(p->c, k); i++)
+            TRY(gpu_copy(d->main, (char *)*work_field(&w, k) + (size_t)i * one,
+                         (char *)*work_field(&d->rows, k) + (size_t)row[i] * one, one, GPU_D2D));
+    }
+    TRY(block_merge_streams(exec_of(d), &d->w.head, &w, n));
     TRY(block_head(exec_of(d), &d->w.head, &w, 0, n, d->logits, NULL));
     TRY(gpu_copy(d->main, d->host_logits, d->logits, (size_t)n * (size_t)p->c->vocab * 4, GPU_D2H));
     TRY(gpu_copy(d->main, d->host_bad, (const void *)d->work.first_bad, 4, GPU_D2H));
@@ -317,15 +353,12 @@ static int open_memory(struct paged_device *d, struct error *e) {
     const struct config *c = p->c;
     const size_t micro = (size_t)p->o.micro, n_experts = (size_t)c->n_experts, planes = p->plane_at[CACHE_PLANES];
     const bool has_head = paged_weights_has_head(&d->w);
-    const size_t head_bytes = has_head ? hidden_bytes(p, BATCH_INVARIANT_ROWS) : 0,
-                 logits_bytes = has_head ? BATCH_INVARIANT_ROWS * (size_t)c->vocab * 4 : 0;
+    const size_t logits_bytes = has_head ? BATCH_INVARIANT_ROWS * (size_t)c->vocab * 4 : 0;
     struct {
         void **to;
         size_t bytes;
         bool host;
-    } all[] = {{(void **)&d->head_x, head_bytes, false},
-               {(void **)&d->head_xn, head_bytes, false},
-               {(void **)&d->logits, logits_bytes, false},
+    } all[] = {{(void **)&d->logits, logits_bytes, false},
                {(void **)&d->planes, planes, false},
                {(void **)&d->offset, (n_experts + 1) * 4, false},
                {(void **)&d->token, micro * (size_t)c->topk * 4, false},
@@ -334,19 +367,19 @@ static int open_memory(struct paged_device *d, struct error *e) {
                {(void **)&d->host_ids, micro * (size_t)c->topk * 4, true},
                {(void **)&d->host_bad, 4, true}};
     int rc = work_open_device(&d->work, c, p->o.micro, d->g, &d->main, e);
-    for (const struct work_row *k = work_rows; k->width && !rc; k++) {
-        const size_t bytes = k->reads || k->life == WORK_INPUT ? (size_t)p->o.rows * work_row_bytes(k, c) : 0;
-        if (bytes) rc = gpu_alloc(d->g, work_field(&d->rows, k), bytes, e);
-    }
+    if (!rc && has_head) rc = work_open_device(&d->head, c, BATCH_INVARIANT_ROWS, d->g, &d->main, e);
+    for (const struct work_row *k = work_rows; k->width && !rc; k++)
+        if (paged_is_batch_row(c, k))
+            rc = gpu_alloc(d->g, work_field(&d->rows, k), (size_t)p->o.rows * work_row_bytes(k, c), e);
     for (size_t i = 0; i < sizeof all / sizeof *all && !rc; i++)
         if (all[i].bytes)
             rc = all[i].host ? gpu_host_alloc(d->g, all[i].to, all[i].bytes, e)
                              : gpu_alloc(d->g, all[i].to, all[i].bytes, e);
     for (int i = 0; i < PAGED_BUFFERS && !rc; i++) {
-        rc = gpu_host_alloc(d->g, (void **)&d->buffer[i].q, micro * (size_t)(p->c->n_heads * p->c->head_dim) * 4, e);
-        if (!rc)
-            rc = gpu_host_alloc(d->g, (void **)&d->buffer[i].att, micro * (size_t)(p->c->n_heads * p->c->v_dim) * 4, e);
-        if (!rc) rc = gpu_host_alloc(d->g, (void **)&d->buffer[i].kv, planes, e);
+        struct rows_buffer *b = &d->buffer[i];
+        for (const struct work_row *k = work_rows; k->width && !rc; k++)
+            if (paged_moves(c, k)) rc = gpu_host_alloc(d->g, work_field(&b->rows, k), micro * work_row_bytes(k, c), e);
+        if (!rc && planes) rc = gpu_host_alloc(d->g, (void **)&b->kv, planes, e);
     }
     d->cache = mem_calloc((size_t)c->n_layers, sizeof *d->cache);
     d->runs = mem_alloc(paged_max_runs(p->o.micro) * sizeof *d->runs);
@@ -392,14 +425,17 @@ int paged_device_open(struct paged_device *d, const _Atomic int *cancel, struct 
 void paged_device_close(struct paged_device *d) {
     if (d->w.m) paged_weights_close(&d->w);
     work_close(&d->work);
+    work_close(&d->head);
     for (const struct work_row *k = work_rows; k->width; k++) gpu_free(d->g, *work_field(&d->rows, k));
-    void *device[] = {d->head_x, d->head_xn, d->logits, d->planes, d->offset, d->token, d->weight};
+    void *device[] = {d->logits, d->planes, d->offset, d->token, d->weight};
     void *host[] = {d->host_logits, d->host_ids, d->host_bad};
     for (size_t i = 0; i < sizeof device / sizeof *device; i++) gpu_free(d->g, device[i]);
     for (size_t i = 0; i < sizeof host / sizeof *host; i++) gpu_host_free(d->g, host[i]);
-    for (int i = 0; i < PAGED_BUFFERS; i++)
-        gpu_host_free(d->g, d->buffer[i].q), gpu_host_free(d->g, d->buffer[i].att),
-            gpu_host_free(d->g, d->buffer[i].kv);
+    for (int i = 0; i < PAGED_BUFFERS; i++) {
+        for (const struct work_row *k = work_rows; k->width; k++)
+            gpu_host_free(d->g, *work_field(&d->buffer[i].rows, k));
+        gpu_host_free(d->g, d->buffer[i].kv);
+    }
     struct gpu_timeline **all[] = {&d->projected, &d->attended, &d->routed, &d->passed};
     for (int i = 0; i < 4; i++) gpu_timeline_close(all[i]);
     if (d->main) gpu_stream_close(&d->main);

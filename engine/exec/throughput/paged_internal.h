@@ -4,12 +4,14 @@
 
 #include "engine/exec/throughput/paged.h"
 #include "engine/layer/attention.h"
+#include "engine/layer/block_apart.h"
 #include "engine/placement/search.h"
 #include "engine/transfer/trace.h"
 #include "engine/transfer/upload.h"
 #include "gpu/op.h"
 
 enum { PAGE_GATE_UP, PAGE_DOWN, PAGES }; /* pages of an expert: gate and up; down */
+enum { ENDS = 2 };                       /* after the last layer: merge of streams; final norm and LM head */
 
 /* Page table of a device's layers. In a model without experts each layer's dense FFN is paged, as the layer's only
  * expert; dense layers among layers of experts stay on the device whole. Experts [0, resident) of a layer are resident;
@@ -33,8 +35,8 @@ struct paged_weights {
     size_t page_bytes[PAGES];
     bool is_dense;                                             /* the model has no experts */
     int n_layers, n_experts, n_paged_layers, n_resident, ring; /* n_paged_layers: of this device */
-    struct weights head;                                       /* final norm and LM head, on the device that has them */
-    struct ledger_entry head_mem;
+    struct weights head; /* merge of streams, final norm and LM head, on the device that has them */
+    struct ledger_entry head_mem[ENDS];
     int next_layer, next_expert; /* expert of count `sent` */
     /* counts: sent; freed (as enqueued); first streamed expert of the current layer */
     uint64_t sent, freed_until, layer_base;
@@ -69,9 +71,9 @@ struct row_extent {
     int at, n; /* within the micro-batch */
     bool is_alone;
 };
-struct rows_buffer { /* pinned, of a micro-batch between device and CPU */
-    float *q, *att;  /* [micro, n_heads * head_dim], [micro, n_heads * v_dim] */
-    char *kv;        /* its KV rows, plane by plane */
+struct rows_buffer {  /* pinned, of a micro-batch between device and CPU */
+    struct work rows; /* what attention reads of its rows, and its results; rows of an extent are one after another */
+    char *kv;         /* its KV rows, plane by plane */
 };
 
 /* A device and its layers. A unit is one micro-batch in one of its layers, numbered layer by layer within a batch. */
@@ -82,13 +84,14 @@ struct paged_device {
     unsigned n_cleared; /* gpu_n_cleared() when it was opened */
     struct gpu_stream *main;
     struct paged_weights w;
-    struct work work; /* of a micro-batch */
-    struct work rows; /* of the batch: positions, tokens, and what one micro-batch keeps while others run */
-    float *head_x, *head_xn, *logits; /* [BATCH_INVARIANT_ROWS, hidden] twice, [BATCH_INVARIANT_ROWS, vocab] */
-    char *planes;                     /* one layer's KV rows of a micro-batch */
-    struct kv_layer *cache;           /* [n_layers of the model] views of planes */
-    int32_t *offset, *token;          /* [n_experts + 1], [micro * topk] */
-    float *weight;                    /* [micro * topk] */
+    struct work work;        /* of a micro-batch */
+    struct work rows;        /* of the batch: positions, tokens, and what layers pass on */
+    struct work head;        /* of BATCH_INVARIANT_ROWS rows, on the device that has the head */
+    float *logits;           /* [BATCH_INVARIANT_ROWS, vocab] */
+    char *planes;            /* one layer's KV rows of a micro-batch */
+    struct kv_layer *cache;  /* [n_layers of the model] views of planes */
+    int32_t *offset, *token; /* [n_experts + 1], [micro * topk] */
+    float *weight;           /* [micro * topk] */
     struct rows_buffer buffer[PAGED_BUFFERS];
     float *host_logits;           /* pinned: [BATCH_INVARIANT_ROWS, vocab] */
     int32_t *host_ids, *host_bad; /* pinned: [micro, topk], and the non-finite mark */
@@ -109,17 +112,19 @@ struct paged {
     enum dtype kv;
     struct paged_device dev[GPU_MAX];
     int n_dev;
-    _Atomic int stop;                              /* cancel flag of all streams */
-    float *host_x;                                 /* pinned: [rows, hidden], embeddings, then rows between devices */
-    int32_t *host_pos, *host_tokens, *host_length; /* pinned: [rows] */
-    size_t plane_at[CACHE_PLANES + 1];             /* offset of a plane's rows in rows_buffer.kv and planes */
-    struct work cpu_work;                          /* what MLA needs on the CPU; else empty */
-    uint32_t base_value;                           /* timeline value before this batch */
+    _Atomic int stop; /* cancel flag of all streams */
+    /* pinned rows of the batch: positions, tokens, embeddings, then what layers pass on between devices, or to the CPU
+     * and back. Keys that indexers selected stay here. */
+    struct work host;
+    size_t plane_at[CACHE_PLANES + 1]; /* offset of a plane's rows in rows_buffer.kv and planes */
+    struct work cpu_work;              /* scratch of attention on the CPU */
+    uint32_t base_value;               /* timeline value before this batch */
     /* the running batch: */
-    struct micro_batch *micro;  /* [PAGED_MAX_MICRO_BATCHES] */
-    struct row_extent *extents; /* [rows] */
-    struct span *attending;     /* [micro rows] of the micro-batch that attends */
-    int n_micros, n, stagger;   /* stagger: micro-batches by which a layer follows the one before */
+    struct micro_batch *micro;   /* [PAGED_MAX_MICRO_BATCHES] */
+    struct row_extent *extents;  /* [rows] */
+    struct span *attending;      /* [BATCH_INVARIANT_ROWS] of the extent that attends */
+    struct kv_state_step *steps; /* [rows] of the spans */
+    int n_micros, n, stagger;    /* stagger: micro-batches by which a layer follows the one before */
     const struct paged_span *spans;
     int n_spans;
     const struct paged_calls *calls;
@@ -143,8 +148,19 @@ static inline uint32_t paged_end_value(const struct paged *p) {
     return p->base_value + (uint32_t)(p->c->n_layers * p->n_micros) + 1;
 } /* last value of a batch */
 size_t paged_max_runs(int micro); /* upper bound on runs of a micro-batch */
-/* Lays out the planes of a layer for a micro-batch's rows at `mem`; returns how many. */
+/* Buffers of the workspace. Whether rows of the batch have it on devices and in host memory: what the batch brings, and
+ * what layers pass on; on the host alone: what indexers selected; whether rows move to the CPU for attention, in any
+ * layer or in this one; and the results that come back. */
+bool paged_is_batch_row(const struct config *c, const struct work_row *k), paged_is_selection(const struct work_row *k),
+    paged_moves(const struct config *c, const struct work_row *k),
+    paged_moves_in(const struct config *c, int layer, const struct work_row *k),
+    paged_is_result(const struct work_row *k);
+/* Copies a micro-batch's rows of what `layer` reads of earlier layers (-1: of all that layers pass on) between host and
+ * device. */
+int paged_copy_passed(struct paged_device *d, const struct micro_batch *m, int layer, enum gpu_dir way);
+/* Lays out the planes of a layer for a micro-batch's rows at `mem`; returns how many. Those of states have no data. */
 int paged_planes(const struct paged *p, int layer, char *mem, struct kv_plane out[CACHE_PLANES]);
+void paged_plan_planes(struct paged *p); /* fills plane_at */
 
 /* d->p, rank and g are set. The caller closes it after an error. */
 int paged_device_open(struct paged_device *d, const _Atomic int *cancel, struct error *e);

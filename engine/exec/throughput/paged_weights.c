@@ -6,7 +6,8 @@
 
 static bool has_layer(const struct paged_weights *w, int layer) { return layer % w->ranks == w->rank; }
 static bool has_pages(const struct paged_weights *w, int layer) {
-    return has_layer(w, layer) && (w->is_dense || w->m->w->config.layer[layer].moe);
+    const struct layer_config *l = &w->m->w->config.layer[layer];
+    return has_layer(w, layer) && (w->is_dense ? !l->no_ffn : l->moe);
 }
 bool paged_weights_has_head(const struct paged_weights *w) { return has_layer(w, w->n_layers - 1); }
 
@@ -80,9 +81,12 @@ static int load_dense(struct paged_weights *w, const _Atomic int *cancel, struct
         if (!w->m->cpu_queue && (rc = nan_scan_dense(&w->m->scan, l, e))) return rc;
         rc = load_resident(w, ranges, layer_ranges(w, l, &w->views[l], ranges), &w->mem[l], e);
     }
-    if (rc || !paged_weights_has_head(w)) return rc;
-    return load_resident(w, ranges, copy_ranges_list(&w->m->w->config, 0, MODULE_HEAD, w->m->w, &w->head, ranges),
-                         &w->head_mem, e);
+    static const enum module ends[ENDS] = {MODULE_STREAM_MERGE, MODULE_HEAD};
+    for (int i = 0; i < ENDS && !rc && paged_weights_has_head(w); i++) {
+        const int n = copy_ranges_list(&w->m->w->config, 0, ends[i], w->m->w, &w->head, ranges);
+        if (n) rc = load_resident(w, ranges, n, &w->head_mem[i], e);
+    }
+    return rc;
 }
 
 /* Finds the largest page sizes of all experts. */
@@ -272,7 +276,7 @@ void paged_weights_close(struct paged_weights *w) {
     for (int l = 0; l < w->n_layers && w->mem; l++) ledger_free(w->ledger, &w->mem[l]);
     for (int i = 0; i < w->n_resident && w->resident_mem; i++) ledger_free(w->ledger, &w->resident_mem[i]);
     for (int page = 0; page < PAGES; page++) ledger_free(w->ledger, &w->pages[page]);
-    ledger_free(w->ledger, &w->head_mem);
+    for (int i = 0; i < ENDS; i++) ledger_free(w->ledger, &w->head_mem[i]);
     mem_free(w->views), mem_free(w->mem), mem_free(w->table), mem_free(w->slots), mem_free(w->resident_mem),
         mem_free(w->resident), mem_free(w->resident_at);
     *w = (struct paged_weights){0};
