@@ -24,7 +24,7 @@ static int read_fault(const char *s) {
 static int read_limits(const char *s) {
     static const char *const names[] = {"expand", "rows",   "keep",   "wait",  "read",  "pin",   "patience", "layers",
                                         "lag",    "lag_of", "stage",  "ahead", "parts", "spin",  "copy",     "chats",
-                                        "slice",  "found",  "differ", "probe", "meter", "walks", "cards"};
+                                        "slice",  "found",  "differ", "probe", "meter", "walks", "cards",    "start"};
     _Static_assert(sizeof names / sizeof *names == TEST_LIMITS, "each limit has a name");
     while (s && *s) {
         int which = 0;

@@ -36,6 +36,8 @@ enum test_limit {
     TEST_LIMIT_METER_BYTES,   /* smallest upload whose time says how fast the link is */
     TEST_LIMIT_AGENT_WALKS,   /* not 0: --agent opens paths as on kernels without openat2 (default 0) */
     TEST_LIMIT_PAGED_DEVICES, /* devices that paged batches use (default: as the search says) */
+    /* rows of a prompt's start that devices attend for in paged batches (default SEARCH_START_ROWS) */
+    TEST_LIMIT_PAGED_START,
     TEST_LIMITS
 };
 

@@ -65,9 +65,7 @@ static struct search_rows rows_of(const struct search_in *in) {
                                 .result = q->query_bytes};
 }
 
-static double read_rows(const struct search_in *in) {
-    return in->prefill_rows > 0 ? in->prefill_rows : SEARCH_PREFILL_ROWS;
-}
+static double read_rows(const struct search_policy *p) { return p->read_rows > 0 ? p->read_rows : SEARCH_PREFILL_ROWS; }
 /* Each micro-batch reads the device's weights again. Prompt rows are many and not latency-sensitive, so their
  * micro-batches are larger. */
 static int read_micro(const struct search_in *in, const struct search_policy *p) {
@@ -85,7 +83,8 @@ static void add_memory(const struct search_in *in, const struct search_policy *p
     out->host_bytes = dense_bytes(q) + paged_layers(q) * layer_pages(q) + 2 * q->head_bytes + kv;
     /* hybrid: devices give memory of experts to KV, and sessions without room run on the CPU */
     if (p->placement != SEARCH_PAGED) return;
-    const double rows = max_of(p->n_rows, min_of(p->n_rows * in->prompt_tokens, read_rows(in)));
+    const double rows = max_of(p->n_rows, min_of(p->n_rows * in->prompt_tokens, read_rows(p)));
+    out->host_bytes += rows * r.passed;
     out->device_bytes =
         part * dense_bytes(q) + q->head_bytes + rows * r.passed + min_of(read_micro(in, p), rows) * r.work;
     /* resident weights, and ring pages for the rest: of a layer's others, or whole FFNs */
@@ -98,6 +97,9 @@ static void add_memory(const struct search_in *in, const struct search_policy *p
 struct rows { /* rows of a pass: each sees `keys` keys, which are read once for `share` rows */
     double n, keys, share;
     double alone; /* rows of a prompt, processed separately whatever their number; 0: one row per session */
+    /* of prompts: share of the rows whose attention a device computes, since they see rows of the same call only; keys
+     * that each of them sees */
+    double start_share, start_keys;
 };
 
 /* Number of calls in which `rows` rows of a micro-batch pass through a device matrix that `each` of them use: one
@@ -142,49 +144,60 @@ static double states_bytes(const struct search_in *in, const struct rows *r, dou
 static double whole_bytes(const struct search_in *in, const struct rows *r, double rows) {
     return n_calls(in, r, rows, rows) * rows_of(in).whole_share * in->model->attn_block_bytes;
 }
+/* The rows whose attention a device computes, in layers where it is divided. */
+static double start_rows(const struct search_in *in, const struct rows *r, double rows) {
+    return (1 - rows_of(in).whole_share) * r->start_share * rows;
+}
 static double attention_bytes(const struct search_in *in, const struct rows *r, double rows) {
-    return key_bytes(in->model, r, rows) + absorbing_bytes(in, r, rows) + states_bytes(in, r, rows) +
+    const double cpu = rows - start_rows(in, r, rows);
+    return key_bytes(in->model, r, cpu) + absorbing_bytes(in, r, cpu) + states_bytes(in, r, cpu) +
            whole_bytes(in, r, rows);
 }
 /* Each session's rows are an operation of their own. */
-static double keys_time(const struct search_in *in, const struct rows *r, double rows, double flops) {
+static double keys_time(const struct search_in *in, int domain, const struct rows *r, double rows, double flops) {
     const struct cost_model *q = in->model;
     return cost_time(
-        in->cost, 0,
+        in->cost, domain,
         &(struct cost_item){COST_ATTENTION, q->kv, r->share, key_bytes(q, r, rows), rows * flops, rows / r->share});
 }
-/* States, and attention blocks that run here as a whole. The rows of a session follow each other: a number of its state
- * takes STATE_FLOPS for each, in two products and the update. A convolution comes before, a norm and a gate after. */
-static double states_and_blocks_time(const struct search_in *in, const struct rows *r, double rows) {
+/* The rows of a session follow each other: a number of its state takes STATE_FLOPS for each, in two products and the
+ * update. A convolution comes before, a norm and a gate after. */
+static double states_time(const struct search_in *in, int domain, const struct rows *r, double rows) {
     enum { STATE_FLOPS = 6, ELEM_OPS = 3 };
-    const struct cost_model *q = in->model;
-    const struct search_rows of = rows_of(in);
-    const double numbers = of.states / sizeof(float) / q->layers;
-    double sum = 0;
-    if (numbers > 0)
-        sum += cost_time(in->cost, 0,
-                         &(struct cost_item){COST_ATTENTION, COST_16BIT, 1, states_bytes(in, r, rows),
-                                             rows * STATE_FLOPS * numbers, rows / r->share}) +
-               rows / r->share * ELEM_OPS * in->cost->domain[0].latency[COST_ELEM];
-    if (of.whole_share > 0) sum += of.whole_share * block_time(in, 0, r, rows, 1);
-    return sum;
+    const double numbers = rows_of(in).states / sizeof(float) / in->model->layers;
+    if (!(numbers > 0)) return 0;
+    return cost_time(in->cost, domain,
+                     &(struct cost_item){COST_ATTENTION, COST_16BIT, 1, states_bytes(in, r, rows),
+                                         rows * STATE_FLOPS * numbers, rows / r->share}) +
+           rows / r->share * ELEM_OPS * in->cost->domain[domain].latency[COST_ELEM];
 }
-/* The CPU's attention over keys. Many rows of a prompt attend to expanded keys of MLA where that is faster, as
+/* Attention over keys. Many rows of a prompt attend to expanded keys of MLA where that is faster, as
  * block_expands_mla() decides; the last of them sees twice the mean of keys. */
-static double keys_attention_time(const struct search_in *in, const struct rows *r, double rows) {
+static double keys_attention_time(const struct search_in *in, int domain, const struct rows *r, double rows) {
     const struct cost_model *q = in->model;
     double keys = q->max_keys > 0 ? min_of(r->keys, q->max_keys) : r->keys, k = n_calls(in, r, rows, rows);
-    double absorbed = keys_time(in, r, rows, keys * q->pair_flops + r->keys * q->index_flops);
+    double absorbed = keys_time(in, domain, r, rows, keys * q->pair_flops + r->keys * q->index_flops);
     if (!absorbing_share(q)) return absorbed;
-    absorbed += k * cost_time(in->cost, 0,
+    absorbed += k * cost_time(in->cost, domain,
                               &(struct cost_item){COST_LINEAR, q->dense, rows / k, absorbing_bytes(in, r, rows) / k,
                                                   rows / k * q->expand_flops, ABSORBING_OPS});
     if (r->alone <= BATCH_INVARIANT_ROWS || q->expanded_pair_flops <= 0) return absorbed;
-    return min_of(absorbed,
-                  keys_time(in, r, rows, keys * q->expanded_pair_flops + 2 * keys / r->share * q->expand_flops));
+    return min_of(absorbed, keys_time(in, domain, r, rows,
+                                      keys * q->expanded_pair_flops + 2 * keys / r->share * q->expand_flops));
 }
+static double attend_time(const struct search_in *in, int domain, const struct rows *r, double rows) {
+    return rows > 0 ? keys_attention_time(in, domain, r, rows) + states_time(in, domain, r, rows) : 0;
+}
+/* The CPU's part, whole attention blocks included, and the device's. */
 static double attention_time(const struct search_in *in, const struct rows *r, double rows) {
-    return keys_attention_time(in, r, rows) + states_and_blocks_time(in, r, rows);
+    const double whole = rows_of(in).whole_share;
+    return attend_time(in, 0, r, rows - start_rows(in, r, rows)) +
+           (whole > 0 ? whole * block_time(in, 0, r, rows, 1) : 0);
+}
+static double start_time(const struct search_in *in, const struct rows *r, double rows) {
+    struct rows s = *r;
+    s.keys = r->start_keys;
+    return attend_time(in, 1, &s, start_rows(in, r, rows));
 }
 static double shared_time(const struct search_in *in, const struct rows *r, double rows, bool moe) {
     const struct cost_model *q = in->model;
@@ -213,7 +226,10 @@ static double layer_time(const struct search_in *in, const struct search_policy 
     /* per micro-batch; bytes the CPU reads */
     const struct search_rows of = rows_of(in);
     const double cpu = attention_time(in, r, u), read = attention_bytes(in, r, u);
-    double gpu = projections_time(in, r, u) + shared_time(in, r, u, moe), d2h = u * of.attended, h2d = u * of.result;
+    const double there = start_rows(in, r, u), back = u - there; /* rows whose attention is on the device, on the CPU */
+    double gpu = projections_time(in, r, u) + shared_time(in, r, u, moe) + start_time(in, r, u),
+           d2h = back * of.attended + there * q->kv_row_bytes + there / r->share * 2 * of.states / q->layers,
+           h2d = back * of.result;
     if (moe) gpu += routed_time(in, r, u);
     /* to the device with the next layer */
     if (device_count(p) > 1) d2h += u * of.passed, h2d += u * of.passed;
@@ -255,7 +271,7 @@ static double head_time(const struct search_in *in, double rows) {
 }
 
 static void paged_cost(const struct search_in *in, const struct search_policy *p, struct search_cost *out) {
-    const double all = p->n_rows * in->prompt_tokens, passes = ceil(all / read_rows(in));
+    const double all = p->n_rows * in->prompt_tokens, passes = ceil(all / read_rows(p));
     struct search_policy q = *p;
     double t[SEARCH_LIMITS];
     struct rows r = {.n = p->n_rows, .keys = in->prompt_tokens + in->answer_tokens / 2 + 1, .share = 1};
@@ -265,6 +281,11 @@ static void paged_cost(const struct search_in *in, const struct search_policy *p
     q.micro_rows = read_micro(in, p); /* prompts share passes */
     const double together = min_of(q.micro_rows, max_of(in->prompt_tokens, 1));
     r = (struct rows){.n = all / passes, .keys = (in->prompt_tokens + 1) / 2, .share = together, .alone = together};
+    const double start = min_of(rows_of(in).start_rows, in->prompt_tokens), rest = in->prompt_tokens - start;
+    if (start >= SEARCH_START_ROWS) { /* keys: all that the prompt's rows see, less those of its start */
+        r.start_share = start / in->prompt_tokens, r.start_keys = (start + 1) / 2;
+        r.keys = rest > 0 ? (r.keys * in->prompt_tokens - r.start_keys * start) / rest : 0;
+    }
     out->prefill_s = passes * pass_time(in, &q, &r, t, NULL) + head_time(in, p->n_rows);
 }
 
@@ -398,6 +419,22 @@ static void search_sessions(const struct search_in *in, enum search_placement pl
     while (try_rows(in, &p, out));
 }
 
+/* Tries longer passes over the layers for prompts, which upload weights less often but take memory. Answers wait for
+ * them, so not where these are bounded. */
+static void read_more(const struct search_in *in, struct search_out *out) {
+    struct search_policy p = out->policy;
+    struct search_cost c;
+    const double all = p.n_rows * in->prompt_tokens;
+    for (int rows = SEARCH_PREFILL_ROWS; rows < SEARCH_PREFILL_ROWS_MOST && rows < all; rows *= 2) {
+        if (p.placement != SEARCH_PAGED || in->max_tpot_s > 0) return;
+        p.read_rows = 2 * rows;
+        maximize_weights(in, &p, &c);
+        if (!c.fits || c.tokens_per_s <= out->cost.tokens_per_s) return;
+        out->policy = p, out->cost = c;
+        out->best_tokens_per_s[SEARCH_PAGED] = c.tokens_per_s;
+    }
+}
+
 void search_run(const struct search_in *in, struct search_out *out) {
     const unsigned allowed = in->allowed_mask ? in->allowed_mask : ~0u;
     *out = (struct search_out){0};
@@ -406,6 +443,7 @@ void search_run(const struct search_in *in, struct search_out *out) {
         search_sessions(in, SEARCH_HYBRID, out);
     for (int n = 1; allowed >> SEARCH_PAGED & 1 && n <= in->cost->n_devices; n++) search_paged(in, n, out);
     if (!out->is_found) return;
+    read_more(in, out);
     struct search_policy more = out->policy;
     struct search_cost c;
     more.n_rows += more.placement == SEARCH_PAGED ? more.micro_rows : 1;

@@ -1,9 +1,9 @@
 #pragma once
 /* Searches the policy with the highest throughput for many prompts: paper B's policy (N, micro-batch, placement of
  * attention and of experts, device share of weights), by trying a pruned grid. Pure; takes a few milliseconds. Only
- * what the engine runs is scored: paged batches, whose attention is on the CPU with the KV, and the CPU or hybrid modes
- * as policy.h chooses them for so many sessions. Paper B's other placements, with KV that crosses the link or has a
- * share on the device, are not built.
+ * what the engine runs is scored: paged batches, whose attention is on the CPU with the KV except for the start of a
+ * prompt, whose keys the device has just made, and the CPU or hybrid modes as policy.h chooses them for so many
+ * sessions. Paper B's other placements, with KV that crosses the link or has a share on the device, are not built.
  *
  * A layer of a paged batch takes as long as its busiest queue (paper B, equation 12, with the cost model's corners):
  * the CPU, a device, each direction of the link, host memory (shared by CPU and link), or the chain of one micro-batch,
@@ -30,8 +30,10 @@ struct search_rows {
     double attended, result; /* of a row and layer, to the CPU for attention, and back */
     double states;           /* of a session: a state, of all layers */
     double whole_share;      /* share of layers whose attention block runs on the CPU */
+    double start_rows;       /* most rows of a prompt's start for which a device attends; 0: none */
 };
-enum { SEARCH_STATES = 3 }; /* states of a session that its batches use: two in turn, and a kept one */
+enum { SEARCH_START_ROWS = 128 }; /* shorter prompts attend on the CPU */
+enum { SEARCH_STATES = 3 };       /* states of a session that its batches use: two in turn, and a kept one */
 struct search_in {
     const struct cost_machine *cost;
     const struct cost_model *model;
@@ -44,7 +46,6 @@ struct search_in {
     int max_rows[SEARCH_PLACEMENTS];     /* rows per batch; 0: unlimited */
     /* rows per matrix operation on a device for batch-invariant results; 0: unlimited */
     int max_matrix_rows;
-    int prefill_rows; /* prompt rows per pass over the layers; 0: SEARCH_PREFILL_ROWS */
     /* prompt rows per micro-batch, unless decode has more; 0: SEARCH_PREFILL_MICRO_ROWS */
     int prefill_micro_rows;
     double host_bytes, device_bytes; /* usable bytes; 0: all of the machine's */
@@ -57,8 +58,15 @@ struct search_policy {
     int n_devices;       /* devices that take turns with the layers; 0: as 1 */
     double ring_layers;  /* paged: ring size for streamed experts, in layers, one of search_grid_ring(); 0: two */
     double weight_share; /* paged: resident share of the routed experts or FFNs; a multiple of 1/SEARCH_SHARES */
+    int read_rows;       /* paged: prompt rows per pass over the layers; 0: SEARCH_PREFILL_ROWS */
 };
-enum { SEARCH_SESSIONS = 16, SEARCH_SHARES = 16, SEARCH_PREFILL_ROWS = 8192, SEARCH_PREFILL_MICRO_ROWS = 512 };
+enum {
+    SEARCH_SESSIONS = 16,
+    SEARCH_SHARES = 16,
+    SEARCH_PREFILL_ROWS = 8192,
+    SEARCH_PREFILL_ROWS_MOST = 32768,
+    SEARCH_PREFILL_MICRO_ROWS = 512
+};
 /* The bottleneck. BY_CHAIN: latency, no resource is saturated. */
 enum search_limit {
     SEARCH_BY_CPU,

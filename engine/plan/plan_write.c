@@ -198,7 +198,13 @@ static int add_throughput_query(struct plan *p, int machine, struct error *e) {
     search_run(&in, found);
     const struct search_policy *q = &found->policy;
     if (!found->is_found || found->misses_tpot || q->placement != SEARCH_PAGED) return -1;
-    const struct virtual_throughput paged = {q->n_rows, q->micro_rows, lengths[0], ANSWER, q->n_devices, -1};
+    const struct virtual_throughput paged = {.n_prompts = q->n_rows,
+                                             .micro_rows = q->micro_rows,
+                                             .prompt_tokens = lengths[0],
+                                             .answer_tokens = ANSWER,
+                                             .n_devices = q->n_devices,
+                                             .read_rows = q->read_rows,
+                                             .resident_share = -1};
     return plan_query_add(&p->runs,
                           &(struct plan_query){.cost = c->cost,
                                                .stream_rate = found->cost.link_rate,

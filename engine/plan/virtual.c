@@ -472,8 +472,8 @@ int virtual_paged(struct virtual *v, const struct virtual_throughput *q, double 
     struct paged *p = NULL;
     struct kv kv;
     long all = (long)q->n_prompts * q->prompt_tokens;
-    int rows = all < SEARCH_PREFILL_ROWS ? (int)all : SEARCH_PREFILL_ROWS,
-        half = q->prompt_tokens + q->answer_tokens / 2, rc;
+    const int most = q->read_rows > 0 ? q->read_rows : SEARCH_PREFILL_ROWS;
+    int rows = all < most ? (int)all : most, half = q->prompt_tokens + q->answer_tokens / 2, rc;
     struct paged_options o = {.devices = q->n_devices,
                               .rows = rows > q->n_prompts ? rows : q->n_prompts,
                               .resident_fraction = q->resident_share};

@@ -46,6 +46,7 @@ struct virtual_throughput {
     int n_prompts, micro_rows, prompt_tokens, answer_tokens, n_devices;
     /* share of the routed experts that stays on the device; < 0: as many as fit */
     double resident_share;
+    int read_rows; /* prompt rows per pass over the layers; 0: SEARCH_PREFILL_ROWS */
 };
 struct search_rows;
 void virtual_paged_rows(const struct virtual *v, struct search_rows *out); /* as paged_search_rows */

@@ -21,7 +21,7 @@
 
 enum {
     MAX_SESSIONS = 4096,
-    MAX_BATCH_ROWS = SEARCH_PREFILL_ROWS,
+    MAX_BATCH_ROWS = SEARCH_PREFILL_ROWS_MOST,
     DEFAULT_PROMPTS = 64,
     DEFAULT_PROMPT_TOKENS = 256,
     DEFAULT_ANSWER_TOKENS = 256
@@ -94,8 +94,7 @@ static struct search_in make_search_input(const struct engine *eng) {
                            .answer_tokens = m->load.answer_tokens,
                            .n_prompts = m->load.n_prompts,
                            .allowed_mask = 1u << SEARCH_CPU,
-                           .max_matrix_rows = BATCH_INVARIANT_ROWS,
-                           .prefill_rows = MAX_BATCH_ROWS};
+                           .max_matrix_rows = BATCH_INVARIANT_ROWS};
     in.max_rows[SEARCH_CPU] = in.max_rows[SEARCH_HYBRID] = ENGINE_MAX_BATCH;
     in.max_rows[SEARCH_PAGED] =
         m->load.max_at_once > 0 && m->load.max_at_once < MAX_SESSIONS ? m->load.max_at_once : MAX_SESSIONS;
@@ -223,7 +222,8 @@ static int open_paged(struct engine *eng, struct error *e) {
         p.n_rows = p.n_rows > DEFAULT_PROMPTS ? p.n_rows : DEFAULT_PROMPTS,
         /* the search found no fitting policy: try a minimal one */
             p.micro_rows = p.micro_rows > BATCH_INVARIANT_ROWS ? p.micro_rows : BATCH_INVARIANT_ROWS;
-    double rows = fmin(MAX_BATCH_ROWS, fmax(p.n_rows, ceil(p.n_rows * m->load.prompt_tokens)));
+    const int most = p.read_rows > 0 ? p.read_rows : SEARCH_PREFILL_ROWS;
+    double rows = fmin(most, fmax(p.n_rows, ceil(p.n_rows * m->load.prompt_tokens)));
     m->options = (struct paged_options){.devices = (int)test_limits_get(TEST_LIMIT_PAGED_DEVICES, (size_t)p.n_devices),
                                         .micro = p.micro_rows > SEARCH_PREFILL_MICRO_ROWS ? p.micro_rows
                                                                                           : SEARCH_PREFILL_MICRO_ROWS,

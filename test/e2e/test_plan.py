@@ -134,7 +134,7 @@ class Plan(driver.Case):
         self.assertEqual(batch["policy"]["decode"], "paged", batch)
         self.assertGreater(batch["policy"]["prompts"], 64, batch)
         self.assertLess(batch["policy"]["weights_on_cards"], 1, batch)
-        self.assertLess(abs(batch["tokens_per_s"] / batch["expected_tokens_per_s"] - 1), 0.15, batch)
+        self.assertLess(abs(batch["tokens_per_s"] / batch["expected_tokens_per_s"] - 1), 0.2, batch)
         text = " ".join(self.run_bin("--plan", box, "-m", d, "-v")[1].decode().split())
         self.assertRegex(text, r"in paged mode.* attention on the CPU, FFNs on the GPU \(\d+ % of those paged stay there\)")
 

@@ -83,10 +83,10 @@ static void paged_by_hand(void **st) {
     near(c.decode_s, 0.401024, 1e-6);
     near(c.prefill_s, 2.0112, 1e-4);
     near(c.tokens_per_s, 6400 / (2.0112 + 40.1024), 1e-4);
-    /* 4.5 GB of weights and 64 * 200 * 10 * 1,000 bytes; on the card halves, 6,400 rows of 4,000 bytes while prompts
-     * are read, 88,000 for each row of a micro-batch, two layers of experts. With all experts there: 4 GB of them, and
-     * no weights over the link. */
-    near(c.host_bytes, 4.5e9 + 128e6, 1e-9);
+    /* 4.5 GB of weights, 64 * 200 * 10 * 1,000 bytes and the rows of prompts; on the card halves, 6,400 rows of 4,000
+     * bytes while prompts are read, 88,000 for each row of a micro-batch, two layers of experts. With all experts
+     * there: 4 GB of them, and no weights over the link. */
+    near(c.host_bytes, 4.5e9 + 128e6 + 25.6e6, 1e-9);
     near(c.device_bytes, 500e6 + 25.6e6 + 1.408e6 + 800e6, 1e-9);
     p.weight_share = 1;
     search_cost(&in, &p, &c);
@@ -127,14 +127,54 @@ static void states_and_blocks_by_hand(void **st) {
     near(c.layer_s[SEARCH_BY_LINK], 40e-3 + 128e-6, 1e-6);
     near(c.layer_s[SEARCH_BY_ROWS], 256e-6, 1e-6);
     near(c.layer_s[SEARCH_BY_MEMORY], (4 * (2.416e6 + 384e6 + 25e6) + 64 * 60e3 + 400e6) / 100e9, 1e-6);
-    near(c.host_bytes, 4.5e9 + 128e6 + 64 * 240e6, 1e-9);
+    near(c.host_bytes, 4.5e9 + 128e6 + 64 * 240e6 + 6400 * 12e3, 1e-9);
     near(c.device_bytes, 500e6 + 6400 * 12e3 + 16 * 50e3 + 800e6, 1e-9);
-    /* Two prompts of 100 tokens, each a micro-batch: a state is moved once for its rows, which take 6 operations for
-     * each of its numbers, one row after another. */
-    p.n_rows = p.micro_rows = 2, in.prefill_micro_rows = 100;
-    p.weight_share = 1;
+}
+
+/* Prompts of 400 tokens, a prompt a micro-batch, a layer: for the first 128 the card attends, each to 64.5 keys on
+ * average, in 330 us of 330 ns for an operation of 100 TFLOP/s; the processor attends for 272, each to 264.5 keys. */
+static void starts_of_prompts_by_hand(void **st) {
+    struct search_rows rows = {.passed = 4e3, .work = 88e3, .attended = 17e3, .result = 16e3};
+    struct search_in in = question();
+    struct search_policy p = {.n_rows = 1, .micro_rows = 1, .placement = SEARCH_PAGED, .weight_share = 1};
+    struct search_cost apart, start, all;
+    in.prompt_tokens = 400, in.prefill_micro_rows = 400;
+    q.pair_flops = 4e6; /* attention is the longest on the processor */
+    in.rows = &rows;
+    search_cost(&in, &p, &apart);
+    near(apart.prefill_s, 10 * 400 * 200.5 * 4e6 / 1e12, 0.01);
+    rows.start_rows = 128;
+    search_cost(&in, &p, &start);
+    near(start.prefill_s, 10 * (272 * 264.5 * 4e6 / 1e12), 0.01);
+    rows.start_rows = 512; /* none is left for the processor; the card has also 400 rows of the block and experts */
+    search_cost(&in, &p, &all);
+    near(all.prefill_s, 10 * (400 * 200.5 * 4e6 / 100e12 + 200e-6 + 4 * 200e-6 + 400 * 1e3 / 10e9), 0.01);
+    rows.start_rows = 100; /* short starts stay on the processor */
+    search_cost(&in, &p, &start);
+    near(start.prefill_s, apart.prefill_s, 1e-9);
+}
+
+/* Weights that cross the link once for 8,192 rows of prompts: longer passes where memory and the bound allow them. */
+static void prompts_are_read_in_long_passes(void **st) {
+    struct search_in in = question();
+    struct search_out out, bounded, small;
+    in.allowed_mask = 1u << SEARCH_PAGED, in.prompt_tokens = 1000, in.answer_tokens = 10;
+    m.domain[1].memory = 3e9, m.domain[1].link[COST_H2D].rate = 1e9;
+    search_run(&in, &out);
+    assert_true(out.is_found && out.policy.read_rows == SEARCH_PREFILL_ROWS_MOST);
+    struct search_policy p = out.policy;
+    struct search_cost c;
+    p.read_rows = 0;
     search_cost(&in, &p, &c);
-    near(c.prefill_s, 10 * (2 * (100 * 6 * 2e6 / 1e12 + 100 * 50.5 * 4000 / 1e12 + 0.5 * 100 * 50e6 / 1e12)), 0.3);
+    assert_true(c.fits && c.prefill_s > out.cost.prefill_s);
+    near(out.cost.host_bytes - c.host_bytes,
+         (SEARCH_PREFILL_ROWS_MOST - fmax(SEARCH_PREFILL_ROWS, p.n_rows)) * q.row_bytes, 1e-9);
+    in.max_tpot_s = 100;
+    search_run(&in, &bounded);
+    assert_true(bounded.is_found && !bounded.policy.read_rows);
+    in.max_tpot_s = 0, in.n_prompts = 4; /* 4,000 rows in all */
+    search_run(&in, &small);
+    assert_true(small.is_found && !small.policy.read_rows);
 }
 
 /* Eight sessions at once, attention on the card: 50 us and 1.208 us there; they choose 4 * (1 - 2^-8) = 3.984375
@@ -216,7 +256,7 @@ static void dense_by_hand(void **st) {
     near(c.layer_s[SEARCH_BY_LINK], 40.1024e-3, 1e-6);
     near(c.layer_s[SEARCH_BY_MEMORY], 4.11776e-3, 1e-6);
     near(c.decode_s, 0.401024, 1e-6);
-    near(c.host_bytes, 4.5e9 + 128e6, 1e-9);
+    near(c.host_bytes, 4.5e9 + 128e6 + 25.6e6, 1e-9);
     near(c.device_bytes, 500e6 + 25.6e6 + 1.408e6 + 800e6, 1e-9);
     p.weight_share = 0.5;
     search_cost(&in, &p, &c);
@@ -364,6 +404,7 @@ static void search_equals_a_full_enumeration(void **st) {
         int tried;
         in.n_prompts = cases[i].prompts, in.max_matrix_rows = cases[i].few, in.allowed_mask = cases[i].can;
         in.host_bytes = cases[i].host, in.device_bytes = cases[i].device;
+        in.max_tpot_s = 1e6; /* no longer passes for prompts, which are tried for the best policy only */
         m.domain[1].link[COST_H2D].rate = m.domain[1].link[COST_D2H].rate = cases[i].link, m.dram_bw = cases[i].dram;
         m.domain[0].bw[COST_FFN].value[0] = (float)cases[i].dram;
         m.n_devices = cases[i].cards > 0 ? cases[i].cards : 1;
@@ -471,6 +512,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(paged_by_hand, setup),
         cmocka_unit_test_setup(states_and_blocks_by_hand, setup),
+        cmocka_unit_test_setup(starts_of_prompts_by_hand, setup),
+        cmocka_unit_test_setup(prompts_are_read_in_long_passes, setup),
         cmocka_unit_test_setup(hybrid_by_hand, setup),
         cmocka_unit_test_setup(two_cards_by_hand, setup),
         cmocka_unit_test_setup(dense_by_hand, setup),

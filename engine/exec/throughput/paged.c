@@ -41,23 +41,22 @@ static void store_kv(const struct paged_span *s, int layer, const struct kv_plan
     }
 }
 
-/* Lists the spans of an extent, which begin with number *span, in p->attending, and moves *span to the next extent's.
- * Returns their number. */
-static int spans_of_extent(struct paged *p, const struct row_extent *t, int *span) {
+/* Lists the spans of an extent in p->attending; returns their number. */
+static int spans_of_extent(struct paged *p, const struct row_extent *t) {
     int n = 0;
-    for (int row = 0; row < t->n; n++, ++*span) {
-        const struct paged_span *s = &p->spans[*span];
-        p->attending[n] =
-            (struct span){.cache = s->kv->layer, .row = row, .n = s->n, .pos = s->pos, .state_step = p->steps[*span]};
+    for (int row = 0; row < t->n; n++) {
+        const struct paged_span *s = &p->spans[t->span + n];
+        p->attending[n] = (struct span){
+            .cache = s->kv->layer, .row = row, .n = s->n, .pos = s->pos, .state_step = p->steps[t->span + n]};
         row += s->n;
     }
     return n;
 }
 /* Attends for an extent's rows, whose queries the device has made. */
 static int attend_extent(struct paged *p, const struct layer *y, int layer, const struct micro_batch *m,
-                         const struct row_extent *t, const struct rows_buffer *b, int *span) {
+                         const struct row_extent *t, const struct rows_buffer *b) {
     struct work w = p->cpu_work;
-    const int n_spans = spans_of_extent(p, t, span);
+    const int n_spans = spans_of_extent(p, t);
     for (const struct work_row *k = work_rows; k->width; k++)
         if (paged_is_selection(k)) work_point(k, p->c, &w, &p->host, (size_t)(m->row + t->at));
         else if (paged_is_result(k) || paged_moves_in(p->c, layer, k)) work_point(k, p->c, &w, &b->rows, (size_t)t->at);
@@ -65,12 +64,11 @@ static int attend_extent(struct paged *p, const struct layer *y, int layer, cons
     work_keep_grown(&p->cpu_work, &w);
     return rc;
 }
-
 /* Runs an extent's whole attention block, for kinds that cannot be divided. */
 static int run_extent(struct paged *p, const struct layer *y, int layer, const struct micro_batch *m,
-                      const struct row_extent *t, const struct rows_buffer *b, int *span) {
+                      const struct row_extent *t, const struct rows_buffer *b) {
     struct work w = p->cpu_work;
-    const int n_spans = spans_of_extent(p, t, span);
+    const int n_spans = spans_of_extent(p, t);
     for (const struct work_row *k = work_rows; k->width; k++)
         work_point(k, p->c, &w, &p->host, (size_t)(m->row + t->at));
     TRY(block_rope(p->m->cpu, p->m->w, &w, t->n, 0));
@@ -92,8 +90,15 @@ static int attend_unit(struct paged_device *d, int unit) {
     double t = trace_now(p->m->trace);
     for (int i = m->span; i < m->span + m->n_spans && is_apart; row += p->spans[i++].n)
         if (!p->m->cpu_queue) store_kv(&p->spans[i], layer, made, n, row);
-    for (int k = 0, span = m->span; k < m->n_extents; k++)
-        TRY((is_apart ? attend_extent : run_extent)(p, y, layer, m, &p->extents[m->extent + k], b, &span));
+    const char *states = b->states;
+    for (const struct row_extent *x = p->extents + m->extent; x < p->extents + m->extent + m->n_extents; x++) {
+        if (!paged_attends_on_device(p->c, layer, x)) {
+            TRY((is_apart ? attend_extent : run_extent)(p, y, layer, m, x, b));
+            continue;
+        }
+        if (!p->m->cpu_queue) paged_store_states(p->c, layer, p->spans[x->span].kv, &p->steps[x->span], states);
+        states += 2 * paged_state_bytes(p->c, layer);
+    }
     trace_cpu(p->m->trace, t, "attention", layer, (int)(m - p->micro));
     return signal_attended(d, paged_value(d, unit));
 }
@@ -143,12 +148,17 @@ static int compute_logits(struct paged *p, struct error *e) {
 
 /* --- A batch ---------------------------------------------------------------------------------- */
 
-static void add_extent(struct paged *p, struct micro_batch *m, int n) {
+static void add_extent(struct paged *p, struct micro_batch *m, int span) {
+    const int n = p->spans[span].n;
     struct row_extent *last = m->n_extents ? &p->extents[m->extent + m->n_extents - 1] : NULL;
     if (n <= BATCH_INVARIANT_ROWS && last && !last->is_alone && last->n + n <= BATCH_INVARIANT_ROWS) last->n += n;
     else
         p->extents[m->extent + m->n_extents++] =
-            (struct row_extent){.at = m->n, .n = n, .is_alone = n > BATCH_INVARIANT_ROWS};
+            (struct row_extent){.at = m->n,
+                                .n = n,
+                                .span = span,
+                                .is_alone = n > BATCH_INVARIANT_ROWS,
+                                .is_start = n > BATCH_INVARIANT_ROWS && !p->spans[span].pos};
 }
 
 /* Whether span b continues a. In virtual time sessions share a cache. */
@@ -181,7 +191,7 @@ static int lay_out_rows(struct paged *p, struct error *e) {
         /* a prompt's other spans in the batch precede it */
         p->steps[i] = i && spans_of_one(s - 1, s) ? kv_state_continue(s->kv, &p->steps[i - 1], s->n, mark_of(s))
                                                   : kv_state_begin(s->kv, s->pos, s->n, mark_of(s));
-        add_extent(p, m, s->n);
+        add_extent(p, m, i);
         n_extents = m->extent + m->n_extents;
         m->n_spans++, m->n += s->n, p->n += s->n;
         int rc = kv_commit(s->kv, s->pos + s->n, e);

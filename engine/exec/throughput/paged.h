@@ -16,6 +16,8 @@
  * since states are with the sessions as keys are. Where keys are made of several tokens, or n-grams are added before a
  * layer, a device would need the session's state for that: there the CPU computes the whole attention block. The rows
  * that layers pass on (residual streams, kept rows) are on the devices, and go through host memory with the stream.
+ * The start of a prompt, its first span if that is long, sees no other keys than its own: the device attends for it,
+ * and its keys and states go to the session.
  *
  * Several devices hold the layers round-robin. A layer follows the one before it by some micro-batches, so that all
  * devices compute at once; rows move between devices through host memory. No sum is split, so results equal one

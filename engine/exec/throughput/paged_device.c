@@ -47,6 +47,15 @@ static struct work work_from_row(const struct paged_device *d, const struct micr
     return w;
 }
 
+/* Results of an extent whose rows the device attends for. */
+static float *result_rows(const struct paged_device *d, int unit, const struct row_extent *t) {
+    struct work at = {0};
+    const struct work all = {.att = d->att[unit % PAGED_BUFFERS]};
+    for (const struct work_row *k = work_rows; k->width; k++)
+        if (paged_is_result(k)) work_point(k, d->p->c, &at, &all, (size_t)t->at);
+    return at.att;
+}
+
 /* --- A layer's work --------------------------------------------------------------------------- */
 
 static float *row_at(float *x, const struct micro_batch *m, int hidden) { return x + (size_t)m->row * (size_t)hidden; }
@@ -55,6 +64,34 @@ static const struct paged_device *previous_device(const struct paged_device *d) 
     return &d->p->dev[(d->rank + d->p->n_dev - 1) % d->p->n_dev];
 }
 static int previous_unit(const struct paged_device *d, int unit) { return d->rank ? unit : unit - d->p->n_micros; }
+
+/* Attends for the start of a prompt over its own rows, and downloads the states that it leaves. The results stay. */
+static int attend_start(struct paged_device *d, int layer, int unit, const struct row_extent *t, struct work *w,
+                        char *states) {
+    enum { LAST, MARK };
+    const struct paged *p = d->p;
+    const struct kv_state_step *of = &p->steps[t->span];
+    const size_t bytes = 2 * paged_state_bytes(p->c, layer);
+    struct cache_desc desc[CACHE_PLANES];
+    char *state = d->states;
+    for (int i = 0, n = kv_planes(p->c, layer, desc); i < n; i++) {
+        struct kv_plane *to = &d->start[layer].p[i];
+        if (!desc[i].fixed_rows) {
+            *to = attention_plane(d->cache[layer].p[i], t->at);
+            continue;
+        }
+        *to = kv_plane_of(&desc[i], p->kv), to->data = state;
+        state += 2 * kv_row_range_of(to, 0, 1).bytes;
+    }
+    const struct span s = {.cache = d->start,
+                           .n = t->n,
+                           .state_step = {.from_row = -1, .to_row = LAST, .mark = of->mark, .mark_row = MARK}};
+    w->att = result_rows(d, unit, t);
+    TRY(block_attend(exec_of(d), p->c, &d->w.views[layer], layer, w, &s,
+                     (struct key_range){.n = t->n, .piece = PIECE_ALL}));
+    work_keep_grown(&d->work, w);
+    return bytes ? gpu_copy(d->main, states, d->states, bytes, GPU_D2H) : 0;
+}
 
 /* Computes queries, keys and values and downloads them. */
 static int project_unit(struct paged_device *d, int unit) {
@@ -65,8 +102,8 @@ static int project_unit(struct paged_device *d, int unit) {
     struct rows_buffer *b = &d->buffer[unit % PAGED_BUFFERS];
     struct kv_plane to[CACHE_PLANES];
     int span = trace_begin(p->m->trace, d->main, d->rank, LANE_COMPUTE, "project", layer, (int)(m - p->micro)), rc = 0;
-    int n = paged_planes(p, layer, b->kv, to);
-    const bool is_here = layer && p->n_dev == 1; /* the layer before ran on this device */
+    int n = paged_planes(p, layer, b->kv, to), n_moved = 0, n_starts = 0; /* n_moved: rows up to the CPU's last ones */
+    const bool is_here = layer && p->n_dev == 1;                          /* the layer before ran on this device */
     if (layer && !is_here)
         rc = gpu_timeline_wait(previous_device(d)->passed, paged_value(previous_device(d), previous_unit(d, unit)),
                                d->main);
@@ -87,9 +124,13 @@ static int project_unit(struct paged_device *d, int unit) {
             rc =
                 block_kv(exec_of(d), p->c, y, layer, &w, &(struct span){.cache = d->cache, .n = k, .pos = t->at}, 1, k);
         if (!rc) rc = block_query(exec_of(d), p->c, y, layer, &w, k);
+        if (!paged_attends_on_device(p->c, layer, t)) n_moved = t->at + t->n;
+        else if (!rc)
+            rc = attend_start(d, layer, unit, t, &w,
+                              b->states + (size_t)n_starts++ * 2 * paged_state_bytes(p->c, layer));
     }
-    for (const struct work_row *k = work_rows; k->width && !rc; k++)
-        if (paged_moves_in(p->c, layer, k)) rc = copy_rows(d, k, b, m->n, GPU_D2H);
+    for (const struct work_row *k = work_rows; k->width && n_moved && !rc; k++)
+        if (paged_moves_in(p->c, layer, k)) rc = copy_rows(d, k, b, n_moved, GPU_D2H);
     for (int i = 0; i < n && !rc; i++) {
         if (!to[i].data) continue;
         struct kv_row_range r = kv_row_range_of(&to[i], 0, m->n);
@@ -256,12 +297,16 @@ static int finish_unit(struct paged_device *d, int unit) {
     else TRY(gpu_timeline_wait_host(d->attended, paged_value(d, unit), &p->stop));
     int span = trace_begin(p->m->trace, d->main, d->rank, LANE_COMPUTE, "output", layer, (int)(m - p->micro));
     const bool is_apart = block_attends_apart(p->c, layer);
-    for (const struct work_row *k = work_rows; k->width && is_apart && y->o.rows; k++)
-        if (paged_is_result(k)) TRY(copy_rows(d, k, &d->buffer[unit % PAGED_BUFFERS], m->n, GPU_H2D));
-    if (!is_apart) TRY(paged_copy_passed(d, m, -1, GPU_H2D));
     const struct row_extent *first = p->extents + m->extent, *end = first + m->n_extents;
+    int n_moved = 0;
+    for (const struct row_extent *t = first; t < end; t++)
+        if (!paged_attends_on_device(p->c, layer, t)) n_moved = t->at + t->n;
+    for (const struct work_row *k = work_rows; k->width && is_apart && y->o.rows && n_moved; k++)
+        if (paged_is_result(k)) TRY(copy_rows(d, k, &d->buffer[unit % PAGED_BUFFERS], n_moved, GPU_H2D));
+    if (!is_apart) TRY(paged_copy_passed(d, m, -1, GPU_H2D));
     for (const struct row_extent *t = first; t < end; t++) {
         struct work w = work_from_row(d, m, layer, t->at);
+        if (paged_attends_on_device(p->c, layer, t)) w.att = result_rows(d, unit, t);
         if (is_apart) TRY(block_output(exec_of(d), p->c, y, &w, t->n));
         TRY(block_route(exec_of(d), p->c, y, layer, &w, t->n));
     }
@@ -352,6 +397,7 @@ static int open_memory(struct paged_device *d, struct error *e) {
     const struct paged *p = d->p;
     const struct config *c = p->c;
     const size_t micro = (size_t)p->o.micro, n_experts = (size_t)c->n_experts, planes = p->plane_at[CACHE_PLANES];
+    const size_t n_starts = (size_t)paged_starts_most(p->o.micro), states = n_starts ? 2 * paged_state_bytes(c, -1) : 0;
     const bool has_head = paged_weights_has_head(&d->w);
     const size_t logits_bytes = has_head ? BATCH_INVARIANT_ROWS * (size_t)c->vocab * 4 : 0;
     struct {
@@ -360,6 +406,7 @@ static int open_memory(struct paged_device *d, struct error *e) {
         bool host;
     } all[] = {{(void **)&d->logits, logits_bytes, false},
                {(void **)&d->planes, planes, false},
+               {(void **)&d->states, states, false},
                {(void **)&d->offset, (n_experts + 1) * 4, false},
                {(void **)&d->token, micro * (size_t)c->topk * 4, false},
                {(void **)&d->weight, micro * (size_t)c->topk * 4, false},
@@ -380,11 +427,17 @@ static int open_memory(struct paged_device *d, struct error *e) {
         for (const struct work_row *k = work_rows; k->width && !rc; k++)
             if (paged_moves(c, k)) rc = gpu_host_alloc(d->g, work_field(&b->rows, k), micro * work_row_bytes(k, c), e);
         if (!rc && planes) rc = gpu_host_alloc(d->g, (void **)&b->kv, planes, e);
+        if (!rc && states) rc = gpu_host_alloc(d->g, (void **)&b->states, n_starts * states, e);
+        for (const struct work_row *k = work_rows; k->width && !rc; k++)
+            if (paged_is_result(k) && n_starts && k->width(c))
+                rc = gpu_alloc(d->g, (void **)&d->att[i], micro * work_row_bytes(k, c), e);
     }
     d->cache = mem_calloc((size_t)c->n_layers, sizeof *d->cache);
+    d->start = mem_calloc((size_t)c->n_layers, sizeof *d->start);
     d->runs = mem_alloc(paged_max_runs(p->o.micro) * sizeof *d->runs);
     d->run_counts = mem_alloc(paged_max_runs(p->o.micro) * (n_experts + 1) * sizeof *d->run_counts);
-    if (!rc && (!d->cache || !d->runs || !d->run_counts)) rc = error_set(e, ERR_MEMORY, "no memory for micro-batches");
+    if (!rc && (!d->cache || !d->start || !d->runs || !d->run_counts))
+        rc = error_set(e, ERR_MEMORY, "no memory for micro-batches");
     for (int l = 0; l < c->n_layers && !rc; l++) paged_planes(p, l, d->planes, d->cache[l].p);
     return rc;
 }
@@ -410,10 +463,15 @@ int paged_device_open(struct paged_device *d, const _Atomic int *cancel, struct 
     struct paged_weights *w = &d->w;
     for (int l = d->rank; l < p->c->n_layers; l += p->n_dev) d->n_layers++;
     *w = (struct paged_weights){.rank = d->rank, .ranks = p->n_dev, .n_layers = p->c->n_layers};
+    const struct paged_weights_options o = {
+        .rank = d->rank,
+        .ranks = p->n_dev,
+        .share = p->o.resident_fraction,
+        .grown_bytes = paged_starts_most(p->o.micro) ? block_grown_bytes(p->c, p->o.micro) : 0};
     int rc = gpu_stream_open(d->g, &d->main, "paged", true, &p->stop, e);
     if (!rc) rc = paged_device_open_timelines(d, e);
     if (!rc) rc = open_memory(d, e);
-    if (!rc) rc = paged_weights_open(w, p->m, d->g, &p->stop, d->rank, p->n_dev, p->o.resident_fraction, cancel, e);
+    if (!rc) rc = paged_weights_open(w, p->m, d->g, &p->stop, &o, cancel, e);
     if (!rc && (rc = gpu_copy(d->main, d->work.inv_freq, p->m->w->inv_freq, (size_t)rope_floats(p->c) * 4, GPU_H2D)) &&
         !gpu_error(d->g, e))
         exec_op_error(rc, e);
@@ -427,18 +485,19 @@ void paged_device_close(struct paged_device *d) {
     work_close(&d->work);
     work_close(&d->head);
     for (const struct work_row *k = work_rows; k->width; k++) gpu_free(d->g, *work_field(&d->rows, k));
-    void *device[] = {d->logits, d->planes, d->offset, d->token, d->weight};
+    void *device[] = {d->logits, d->planes, d->states, d->offset, d->token, d->weight};
     void *host[] = {d->host_logits, d->host_ids, d->host_bad};
     for (size_t i = 0; i < sizeof device / sizeof *device; i++) gpu_free(d->g, device[i]);
     for (size_t i = 0; i < sizeof host / sizeof *host; i++) gpu_host_free(d->g, host[i]);
     for (int i = 0; i < PAGED_BUFFERS; i++) {
         for (const struct work_row *k = work_rows; k->width; k++)
             gpu_host_free(d->g, *work_field(&d->buffer[i].rows, k));
-        gpu_host_free(d->g, d->buffer[i].kv);
+        gpu_host_free(d->g, d->buffer[i].kv), gpu_host_free(d->g, d->buffer[i].states);
+        gpu_free(d->g, d->att[i]);
     }
     struct gpu_timeline **all[] = {&d->projected, &d->attended, &d->routed, &d->passed};
     for (int i = 0; i < 4; i++) gpu_timeline_close(all[i]);
     if (d->main) gpu_stream_close(&d->main);
-    mem_free(d->cache), mem_free(d->runs), mem_free(d->run_counts);
+    mem_free(d->cache), mem_free(d->start), mem_free(d->runs), mem_free(d->run_counts);
     *d = (struct paged_device){0};
 }

@@ -41,8 +41,13 @@ struct paged_weights {
     /* counts: sent; freed (as enqueued); first streamed expert of the current layer */
     uint64_t sent, freed_until, layer_base;
 };
-int paged_weights_open(struct paged_weights *w, struct runtime *m, struct gpu *g, const _Atomic int *stop, int rank,
-                       int ranks, double share, const _Atomic int *cancel, struct error *e);
+struct paged_weights_options {
+    int rank, ranks;
+    double share;       /* paged_options.resident_fraction */
+    size_t grown_bytes; /* that attention over the starts of prompts allocates later */
+};
+int paged_weights_open(struct paged_weights *w, struct runtime *m, struct gpu *g, const _Atomic int *stop,
+                       const struct paged_weights_options *o, const _Atomic int *cancel, struct error *e);
 void paged_weights_close(struct paged_weights *w);
 /* Reopens stage and timelines; drops uploads in flight. */
 int paged_weights_reset(struct paged_weights *w, struct error *e);
@@ -69,11 +74,15 @@ struct micro_batch {
  * alone, so that a row's bits do not depend on other sessions. */
 struct row_extent {
     int at, n; /* within the micro-batch */
+    int span;  /* its first */
     bool is_alone;
+    bool is_start; /* alone, and from position 0 on: it has all keys that its rows see */
 };
 struct rows_buffer {  /* pinned, of a micro-batch between device and CPU */
     struct work rows; /* what attention reads of its rows, and its results; rows of an extent are one after another */
     char *kv;         /* its KV rows, plane by plane */
+    /* [starts of a micro-batch, 2, state] of a layer: the states after them, and at their marks, plane by plane */
+    char *states;
 };
 
 /* A device and its layers. A unit is one micro-batch in one of its layers, numbered layer by layer within a batch. */
@@ -84,12 +93,17 @@ struct paged_device {
     unsigned n_cleared; /* gpu_n_cleared() when it was opened */
     struct gpu_stream *main;
     struct paged_weights w;
-    struct work work;        /* of a micro-batch */
-    struct work rows;        /* of the batch: positions, tokens, and what layers pass on */
-    struct work head;        /* of BATCH_INVARIANT_ROWS rows, on the device that has the head */
-    float *logits;           /* [BATCH_INVARIANT_ROWS, vocab] */
-    char *planes;            /* one layer's KV rows of a micro-batch */
-    struct kv_layer *cache;  /* [n_layers of the model] views of planes */
+    struct work work;       /* of a micro-batch */
+    struct work rows;       /* of the batch: positions, tokens, and what layers pass on */
+    struct work head;       /* of BATCH_INVARIANT_ROWS rows, on the device that has the head */
+    float *logits;          /* [BATCH_INVARIANT_ROWS, vocab] */
+    char *planes;           /* one layer's KV rows of a micro-batch */
+    struct kv_layer *cache; /* [n_layers of the model] views of planes */
+    /* attention over the starts of prompts: their rows of `cache`, [n_layers]; states after them and at their marks;
+     * results, until their unit is finished */
+    struct kv_layer *start;
+    char *states;
+    float *att[PAGED_BUFFERS];
     int32_t *offset, *token; /* [n_experts + 1], [micro * topk] */
     float *weight;           /* [micro * topk] */
     struct rows_buffer buffer[PAGED_BUFFERS];
@@ -161,6 +175,15 @@ int paged_copy_passed(struct paged_device *d, const struct micro_batch *m, int l
 /* Lays out the planes of a layer for a micro-batch's rows at `mem`; returns how many. Those of states have no data. */
 int paged_planes(const struct paged *p, int layer, char *mem, struct kv_plane out[CACHE_PLANES]);
 void paged_plan_planes(struct paged *p); /* fills plane_at */
+/* Whether the device attends for the rows of an extent, the start of a prompt, instead of the CPU. It depends on the
+ * prompt only. At most paged_starts_most(micro) extents of a micro-batch are such. */
+bool paged_attends_on_device(const struct config *c, int layer, const struct row_extent *t);
+int paged_starts_most(int micro);
+/* Bytes of a state of a layer, all planes; the largest of all layers (-1). */
+size_t paged_state_bytes(const struct config *c, int layer);
+/* Copies the states after a start from where the device has left them to the session's cache. */
+void paged_store_states(const struct config *c, int layer, const struct kv *kv, const struct kv_state_step *step,
+                        const char *states);
 
 /* d->p, rank and g are set. The caller closes it after an error. */
 int paged_device_open(struct paged_device *d, const _Atomic int *cancel, struct error *e);

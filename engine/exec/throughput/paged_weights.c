@@ -106,11 +106,12 @@ static void measure_pages(struct paged_weights *w) {
 
 /* Splits memory into resident experts, spread evenly over the layers, and a ring. fraction: of all experts to keep
  * resident; < 0: as many as fit beside a ring of two layers, which never stalls. A ring of one layer is the minimum. */
-static int plan_memory(struct paged_weights *w, double fraction, struct error *e) {
+static int plan_memory(struct paged_weights *w, const struct paged_weights_options *o, struct error *e) {
+    const double fraction = o->share;
     size_t expert_bytes = w->page_bytes[PAGE_GATE_UP] + w->page_bytes[PAGE_DOWN] + 256, free_bytes = gpu_mem_free(w->g),
-           reserve = free_bytes / 64;
-    size_t slots = expert_bytes ? (free_bytes - reserve) / expert_bytes : 0, per_layer = (size_t)w->n_experts,
-           layers = (size_t)w->n_paged_layers, n_all = layers * per_layer;
+           reserve = free_bytes / 64 + o->grown_bytes;
+    size_t slots = expert_bytes ? (free_bytes - (reserve < free_bytes ? reserve : free_bytes)) / expert_bytes : 0,
+           per_layer = (size_t)w->n_experts, layers = (size_t)w->n_paged_layers, n_all = layers * per_layer;
     size_t n_resident = fraction < 0 ? 0 : (size_t)(fraction * (double)n_all + 0.5);
     if (!layers) return 0;
     while (fraction < 0 && n_resident < n_all && n_resident + 1 + 2 * (per_layer - (n_resident + 1) / layers) <= slots)
@@ -241,15 +242,15 @@ int paged_weights_free(struct paged_weights *w, int layer, int expert, struct gp
 
 /* --- Opening ---------------------------------------------------------------------------------- */
 
-int paged_weights_open(struct paged_weights *w, struct runtime *m, struct gpu *g, const _Atomic int *stop, int rank,
-                       int ranks, double share, const _Atomic int *cancel, struct error *e) {
+int paged_weights_open(struct paged_weights *w, struct runtime *m, struct gpu *g, const _Atomic int *stop,
+                       const struct paged_weights_options *o, const _Atomic int *cancel, struct error *e) {
     const struct config *c = &m->w->config;
     *w = (struct paged_weights){.m = m,
                                 .g = g,
-                                .ledger = &m->gpus->ledger[rank],
+                                .ledger = &m->gpus->ledger[o->rank],
                                 .stop = stop,
-                                .rank = rank,
-                                .ranks = ranks,
+                                .rank = o->rank,
+                                .ranks = o->ranks,
                                 .is_dense = !c->n_experts,
                                 .n_layers = c->n_layers,
                                 .n_experts = c->n_experts ? c->n_experts : 1,
@@ -264,7 +265,7 @@ int paged_weights_open(struct paged_weights *w, struct runtime *m, struct gpu *g
                  : error_set(e, ERR_MEMORY, "no memory for the layers of a device");
     if (!rc) rc = load_dense(w, cancel, e);
     measure_pages(w);
-    if (!rc) rc = plan_memory(w, share, e);
+    if (!rc) rc = plan_memory(w, o, e);
     if (!rc) rc = load_experts(w, cancel, e);
     if (!rc && (rc = upload_finish(&w->uploads)) && !e->code && !gpu_error(g, e)) exec_op_error(rc, e);
     if (rc) paged_weights_close(w);
