@@ -113,8 +113,8 @@ static void json_skipped(struct buf *b, const struct checkpoint *f) {
         }
 }
 
-/* Appends the placement of the weights during decode, with reasons. */
-static void json_placement(struct buf *b, const struct decode *s) {
+/* Appends the placement of the weights during decode, with reasons. each: as of arch_sublayers(). */
+static void json_placement(struct buf *b, const struct decode *s, int each) {
     struct placement_report list;
     decode_placement(s, &list);
     buf_str(b, ",\"where\":[");
@@ -123,7 +123,7 @@ static void json_placement(struct buf *b, const struct decode *s) {
         buf_fmt(b, "%s{\"what\":\"%s\",\"in\":", i ? "," : "", placement_report_name(r->item));
         if (r->device < 0) buf_str(b, "\"host memory\"");
         else buf_fmt(b, "\"device %d\"", r->device);
-        if (r->last) buf_fmt(b, ",\"layers\":[%d,%d]", r->first, r->last - 1);
+        if (r->last) buf_fmt(b, ",\"layers\":[%d,%d]", r->first / each, (r->last - 1) / each);
         if (r->item == PLACED_EXPERTS) buf_fmt(b, ",\"each\":%d", r->per_layer);
         if (r->item == PLACED_EXPERTS && r->device >= 0)
             buf_fmt(b, ",\"class\":\"%s\",\"choices\":%.3f",
@@ -177,7 +177,7 @@ static int json_devices(struct buf *b, const struct engine_params *p, const stru
     pool_close(&pool);
     buf_str(b, "],\"resident\":");
     json_quote(b, rc ? "" : decode_placement_why(m.decode), rc ? 0 : strlen(decode_placement_why(m.decode)));
-    if (!rc) json_placement(b, m.decode);
+    if (!rc) json_placement(b, m.decode, arch_sublayers(w->config.arch));
     if (!rc && m.gpus) {
         const struct gpu_info *g = gpu_info(m.gpus->gpu[0]);
         struct pin_choice way = pin_choose(m.gpus->gpu[0], w, &nodes);
@@ -217,7 +217,7 @@ int engine_inspect(const struct engine_params *p, struct buf *b, struct error *e
     const struct config *c = &w.config;
     enum dtype kv = p->kv ? p->kv : DT_BF16;
     enum cpu_level level = p->cpu_level ? (enum cpu_level)(p->cpu_level - 1) : cpu_level_best();
-    const int layers = c->n_layers - config_is_bare(c, c->n_layers - 1); /* as published */
+    const int layers = c->n_layers - config_is_bare(c, c->n_layers - 1), published = layers / arch_sublayers(c->arch);
     int moe = 0, ffns = 0, first = -1, kind = 0, states = 0, mixer = 0, window = 0, windows = 0, dense = 0;
     for (int i = 0; i < layers; i++) {
         moe += c->layer[i].moe, ffns += !c->layer[i].no_ffn;
@@ -233,7 +233,7 @@ int engine_inspect(const struct engine_params *p, struct buf *b, struct error *e
     json_quote(b, p->dir, strlen(p->dir));
     buf_fmt(b, ",\"family\":\"%s\",\"model_type\":", c->arch->title);
     json_quote(b, c->model_type, strlen(c->model_type));
-    buf_fmt(b, ",\"layers\":%d,\"layers_with_experts\":%d,\"hidden\":%d,\"vocab\":%d,\"context\":%d", layers, moe,
+    buf_fmt(b, ",\"layers\":%d,\"layers_with_experts\":%d,\"hidden\":%d,\"vocab\":%d,\"context\":%d", published, moe,
             c->hidden, c->vocab, c->max_context);
     buf_fmt(b, ",\"attention\":{\"kind\":\"%s\",\"heads\":%d,\"kv_heads\":%d,\"head_dim\":%d,\"v_dim\":%d",
             attention_of(c, kind)->name, c->n_heads, c->kv_lora ? c->n_heads : c->n_kv_heads, c->head_dim, c->v_dim);
@@ -258,7 +258,11 @@ int engine_inspect(const struct engine_params *p, struct buf *b, struct error *e
         buf_fmt(b, ",\"index_heads\":%d,\"index_head_dim\":%d,\"index_topk\":%d", c->index_heads, c->index_dim,
                 c->index_topk);
     static const char *const ropes[] = {"default", "linear", "yarn", "llama3", "longrope", "factors", "proportional"};
-    static const char *const scores[] = {"softmax", "sigmoid", "mixer", "sqrtsoftplus"};
+    static const char *const scores[] = {[SCORE_SOFTMAX] = "softmax",
+                                         [SCORE_SIGMOID] = "sigmoid",
+                                         [SCORE_MIXER] = "mixer",
+                                         [SCORE_SQRT_SOFTPLUS] = "sqrtsoftplus",
+                                         [SCORE_SIGMOID_BY_LOGIT] = "sigmoid"};
     buf_fmt(b, ",\"window\":%d,\"layers_with_window\":%d},\"rope\":{\"kind\":\"%s\",\"dim\":%d,\"theta\":%.10g", window,
             windows, ropes[c->rope.kind], c->rope.dim, c->rope.theta);
     if (c->rope.kind) buf_fmt(b, ",\"factor\":%g", c->rope.factor);

@@ -158,6 +158,7 @@ struct arch {
     const char *const (*key_aliases)[2];
 };
 
+static inline int arch_sublayers(const struct arch *a) { return a->sublayers > 1 ? a->sublayers : 1; }
 /* Returns the family of a config.json, or NULL: unknown. root NULL: of a model_type, whatever type its text model
  * has. */
 const struct arch *arch_find(const struct json *model_type, const struct json *root);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/model/arch.h"
+#include "engine/model/gguf_build.h"
 #include "engine/model/quantization.h"
 
 /* Layers before the first with experts. */
@@ -20,6 +21,12 @@ static bool lists_plain_layers(const struct config *c, const struct json *v) {
     for (int i = 0; i < c->n_layers; i++)
         if (c->layer[i].mixer != MIXER_ATTENTION || c->layer[i].window) return false;
     return true;
+}
+static int gguf_gating(uint8_t score) { /* as GGUF files number scores; 0: not at all */
+    return score == SCORE_SOFTMAX         ? GATING_SOFTMAX
+           : score == SCORE_SQRT_SOFTPLUS ? GATING_SQRT_SOFTPLUS
+           : score == SCORE_MIXER         ? GATING_UNSET
+                                          : GATING_SIGMOID;
 }
 /* Whether a member that no parser reads states what the config already says. */
 static bool is_stated(const struct config *c, const char *key, const struct json *v) {
@@ -50,9 +57,10 @@ static bool is_stated(const struct config *c, const char *key, const struct json
         {{"first_k_dense_replace", "num_dense_layers"}, leading_dense(c)},
         {{"moe_layer_freq", "decoder_sparse_step", "interleave_moe_layer_step"}, 1},
         {{"norm_topk_prob", "moe_renormalize"}, c->norm_topk},
-        {{"routed_scaling_factor", "moe_router_scaling_factor"}, (double)c->routed_scale},
-        {{"n_group", "num_expert_group"}, c->n_group},
-        {{"topk_group"}, c->topk_group},
+        {{"routed_scaling_factor", "moe_router_scaling_factor"}, c->n_experts ? (double)c->routed_scale : 1},
+        {{"expert_gating_func"}, gguf_gating(c->score)},
+        {{"n_group", "num_expert_group"}, c->n_group > 1 ? c->n_group : 1},
+        {{"topk_group"}, c->n_group > 1 ? c->topk_group : 1},
         {{"use_moe_router_bias", "use_routing_bias", "moe_router_enable_expert_bias"}, c->router_bias},
     };
     if (!strcmp(key, "layer_types")) return lists_plain_layers(c, v);
@@ -211,7 +219,7 @@ int config_parse(struct config *c, const struct json *root, const char *what, bo
     c->vocab = config_int(&r, "vocab_size", d->vocab, 1, 1 << 22);
     c->hidden = config_int(&r, "hidden_size", d->hidden, 1, 65536);
     c->n_layers = config_int(&r, "num_hidden_layers", d->layers, 1, CONFIG_MAX_LAYERS);
-    if (c->arch->sublayers > 1) c->n_layers *= c->arch->sublayers;
+    c->n_layers *= arch_sublayers(c->arch);
     if (c->n_layers > CONFIG_MAX_LAYERS)
         config_fail(&r, "%d layers; hearth takes up to %d", c->n_layers, CONFIG_MAX_LAYERS);
     c->max_context = config_int(&r, "max_position_embeddings", d->context, 1, 1 << 24);

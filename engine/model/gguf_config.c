@@ -13,12 +13,17 @@ static const struct gguf_key common[] = {
     {"attention.causal", "is_causal"},
     {"attention.head_count", "num_attention_heads"},
     {"attention.head_count_kv", "num_key_value_heads"},
+    {"attention.layer_norm_epsilon", NULL}, /* of layer norms; families with those have it in a list of their own */
     {"attention.layer_norm_rms_epsilon", "rms_norm_eps"},
     {"block_count", NULL},
     {"context_length", "max_position_embeddings"},
     {"embedding_length", "hidden_size"},
     {"expert_feed_forward_length", "moe_intermediate_size"},
+    {"expert_gating_func", "expert_gating_func"}, /* config_parse.c knows it */
+    {"expert_group_count", "n_group"},            /* converters write 1 for every family whose config says so */
+    {"expert_group_used_count", "topk_group"},
     {"expert_used_count", "num_experts_per_tok"},
+    {"expert_weights_scale", "routed_scaling_factor"},
     {"feed_forward_length", "intermediate_size"},
     {"nextn_predict_layers", "num_nextn_predict_layers"},
     {"rope.dimension_count", NULL},

@@ -6,7 +6,8 @@
 static const struct tensor_names ungated = {NAMES, .dense_gate = GGUF_LAYER "ffn_up"},
                                  gated = {NAMES, .dense_gate = GGUF_LAYER "ffn_gate", .dense_up = GGUF_LAYER "ffn_up"};
 
-/* The files omit the window, which all published models have. */
+/* The files omit the window. All published models have it in config.json, and transformers computes it; llama.cpp does
+ * not. */
 static void derive_starcoder2(struct config_builder *t) {
     gguf_build_attention(t);
     gguf_build_bool(t, "use_bias", t->facts->qkv_bias);

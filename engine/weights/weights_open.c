@@ -26,7 +26,7 @@
 static size_t load_modules(struct loader *l, unsigned modules, void *base, int layer, int expert) {
     const struct config *c = &l->w->config;
     struct param list[PARAMS_MAX];
-    const int parts = c->arch->sublayers > 1 ? c->arch->sublayers : 1;
+    const int parts = arch_sublayers(c->arch);
     int n = params_list(c, layer, modules, list);
     if (!(modules & MODULE_EXPERT)) expert = layer % parts; /* the second number in a name */
     layer /= parts;

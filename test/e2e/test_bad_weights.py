@@ -413,6 +413,12 @@ def families(tmp):
         models.make(d, model)
         rc, out, err = run(d, "--verify")
         check(rc == 0, f"{model} verifies", err)
+    d = os.path.join(tmp, "mamba_beside")  # its layers are two of hearth's
+    models.make(d, "mamba_beside")
+    rc, out, err = run(d, "--inspect", "--json", "--gpus", "emu:1")
+    info, n = json.loads(out) if rc == 0 else {}, json.loads(read(d, CONFIG))["num_hidden_layers"]
+    where = {r["layers"][1] for r in info["runs"]["where"] if "layers" in r} if info else None
+    check((info.get("layers"), info.get("dense", {}).get("layers"), where) == (n, n, {n - 1}), "published layers are counted", (where, out, err))
     d = os.path.join(tmp, "gqa_sinks")
     byte(UP + "_scales", 192 * 5 + 7, 255)(d)  # of the second expert
     rc, out, err = run(d, "--verify")

@@ -281,6 +281,27 @@ def rotations(tmp):
     check(rc == 3 and "layer 1" in err and "llama.block_count' is 1" in err, "more layers than the metadata count", (rc, err))
 
 
+def stated(tmp):
+    """Keys that converters write for every family whose config has them, and that say what the model does anyway."""
+    out = os.path.join(tmp, "logits")
+    for make in (gguf_file.qwen3moe, gguf_file.llama_dense):
+        want, why = logits(make("F32").save(os.path.join(tmp, "stated"))[0], out, *SCALAR)
+        check(want, "the file without the keys", why)
+        for key, same, other in (("expert_group_count", 1, 2), ("expert_group_used_count", 1, 2), ("expert_gating_func", 1, 2), ("expert_weights_scale", 1.0, 2.5),
+                                 ("attention.layer_norm_epsilon", 1e-5, None)):
+            if make is gguf_file.llama_dense and key == "expert_gating_func":
+                continue
+            p = make("F32")
+            p.meta[f"{p.arch}.{key}"] = same
+            got, why = logits(p.save(os.path.join(tmp, "stated"))[0], out, *SCALAR)
+            check(got == want, f"{p.arch}.{key} says what is so", why)
+            p.meta[f"{p.arch}.{key}"] = other
+            got, why = logits(p.save(os.path.join(tmp, "stated"))[0], out, *SCALAR) if other else (None, "unknown to hearth")
+            check(not got and "unknown to hearth" in why, f"{p.arch}.{key} says something else", (bool(got), why))
+    rc, info, err = run("-m", gguf_file.smallthinker("F32").save(os.path.join(tmp, "stated"))[0], "--inspect", "--json")
+    check(rc == 0 and json.loads(info)["experts"]["score"] == "sigmoid", "--inspect names a score by logits", (info, err))
+
+
 def places(tmp):
     """Split files, and a directory that holds them."""
     d = os.path.join(tmp, "places")
@@ -335,6 +356,7 @@ def main():
         ollama(tmp)
         repeated(tmp)
         rotations(tmp)
+        stated(tmp)
         places(tmp)
         twins(tmp)
         mixes(tmp)
