@@ -71,6 +71,13 @@ static void take_row_scales(struct loader *l, struct mat *m, size_t head) {
     m->scale = scale, m->scale_dtype = DT_F32, m->block_rows = 1, m->block_cols = m->cols, m->scale_stride = 1;
 }
 
+/* Whether I8 bytes of two codes with scale s are those of w4afp8, whose files may name it as modelopt's MIXED_PRECISION
+ * or not at all: FP4 has scales of eight bits. */
+static bool is_w4afp8(const struct config *c, const struct tensor *s) {
+    const bool is_open = c->quant.method == QUANT_NONE || c->quant.method == QUANT_MODELOPT;
+    return c->quant.method == QUANT_W4AFP8 || (is_open && dtype_bytes(s->dtype, 1) > 1);
+}
+
 static struct mat load_plain(const struct matrix_source *src, struct tensor *t) {
     struct loader *l = src->l;
     const struct param *p = src->p;
@@ -84,8 +91,7 @@ static struct mat load_plain(const struct matrix_source *src, struct tensor *t) 
     for (size_t i = 0; i < sizeof endings / sizeof *endings && !s && !l->w->files.gguf; i++)
         s = matrix_find(src, endings[i]);
     const bool halved = t->ndim && t->shape[t->ndim - 1] != cols; /* DeepSeek-V4 stores FP4 as I8, modelopt as U8 */
-    if (s && halved && t->dtype == DT_I8 && l->w->config.quant.method == QUANT_W4AFP8)
-        return packed_load_signed(src, t, s);
+    if (s && halved && t->dtype == DT_I8 && is_w4afp8(&l->w->config, s)) return packed_load_signed(src, t, s);
     if (s && halved && (t->dtype == DT_I8 || t->dtype == DT_U8)) return matrix_view_fp4(src, t, s);
     if (!loader_has_shape(l, t, p, src->rows, cols, 0)) return m;
     m.stride = dtype_row_head(t->dtype) + dtype_bytes(t->dtype, (size_t)cols);

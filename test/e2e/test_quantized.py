@@ -229,6 +229,15 @@ def other_names(tmp):
         json.dump(config, f)
     want, got = logits(twin, out, *SCALAR), logits(model, out, *SCALAR)
     check(got[0] and rows_off(got[0], want[0])[-1] <= 2e-5, "compression_config", got[1])
+    for method in (None, {"quant_algo": "MIXED_PRECISION", "kv_cache_quant_algo": None}):  # hf_quant_config.json says the rest
+        model, twin = quant_file.make(os.path.join(tmp, "names"), "w4afp8")
+        with open(os.path.join(model, "config.json")) as f:
+            config = json.load(f)
+        config["quantization_config"] = method
+        with open(os.path.join(model, "config.json"), "w") as f:
+            json.dump(config, f)
+        want, got = logits(twin, out, *SCALAR), logits(model, out, *SCALAR)
+        check(got[0] and rows_off(got[0], want[0])[-1] <= 2e-5, f"w4afp8 that config.json does not name: {method}", got[1])
     both = renamed(r"experts\.1\.(gate)_proj\.weight$", r"experts.\1_proj.0.weight")
     model, _ = quant_file.make(os.path.join(tmp, "names"), "nvfp4", both)
     rc, _, err = run("-m", model, "--inspect")

@@ -21,6 +21,7 @@ change("falcon-heads", "Falcon 7B has as many KV heads as heads", "golden_dense_
 change("falcon-norms", "Falcon 40B has one norm for both blocks", "golden_dense_twins", ("engine/model/falcon.c", "grouped ? 2 : 1, 1, 2", "1, 1, 2"))
 change("phi-half", "Phi turns whole heads where the config does not say", "golden_dense_twins", ("engine/model/phi.c", "c->rope.default_partial_factor = 0.5;", ";"))
 change("olmo-clip", "OLMo does not clamp q, k and v", "golden_dense_twins", ("engine/model/olmo3.c", "c->qkv_clip = (float)config_num(r, \"clip_qkv\"", "c->qkv_clip = 0 * (float)config_num(r, \"clip_qkv\""))
+change("w4afp8-unnamed", "w4afp8 is known by its name alone", "e2e_quantized", ("engine/weights/matrix.c", "|| (is_open &&", "|| (0 && is_open &&"))
 change("gguf-stated", "a group of all experts that a file states is refused", "e2e_gguf", ("engine/model/config_parse.c", "c->n_group > 1 ? c->n_group : 1}", "c->n_group}"))
 change("inspect-sublayers", "layers of which two are one published layer are counted", "e2e_bad_weights", ("engine/engine_inspect.c", "published = layers / arch_sublayers(c->arch);", "published = layers;"))
 change("gguf-pieces", "GGUF files have rows of q, k and v by KV head", "e2e_gguf", ("engine/model/gguf_config.c", "c->qkv_pieces = 0;", ";"))
