@@ -405,13 +405,23 @@ static bool asks_for_websocket(struct http_request *x) {
     return upgrade && !strcasecmp(upgrade, "websocket");
 }
 
+/* The protocol of a request's errors. Anthropic's clients name their version everywhere, also at /v1/models. */
+static const struct api_protocol *protocol_of(const struct http_request *x, const struct route *r, const char *url) {
+    if (r && r->protocol != &openai_chat) return r->protocol;
+    if (!strncmp(url, "/api/", 5)) return &ollama_chat;
+    const bool is_anthropic = !strncmp(url, "/v1/messages", 12) ||
+                              mhd.lookup_connection_value(x->conn, MHD_HEADER_KIND, "anthropic-version");
+    return is_anthropic && (!r || r->fn != on_answer) ? &anthropic_messages : &openai_chat;
+}
+
 /* Sets the route of a request, or refuses it. */
 static void set_route(struct http_request *x, const struct route *r, const char *url, const char *method) {
     char text[300];
     if (!r && !strncmp(url, "/v1/models/", 11))
         set_refusal(x, 404, "model_not_found", "no such model; /v1/models lists those that are served");
     else if (!r) {
-        snprintf(text, sizeof text, "no resource %.100s; use /v1/chat/completions or /v1/models", url);
+        snprintf(text, sizeof text, "no resource %.100s; use %s or /v1/models", url,
+                 x->protocol == &anthropic_messages ? "/v1/messages" : "/v1/chat/completions");
         set_refusal(x, 404, NULL, text);
     } else if (strcmp(method, r->method) && asks_for_websocket(x)) {
         snprintf(text, sizeof text, "%s is not served over WebSockets; use method %s", r->path, r->method);
@@ -499,7 +509,7 @@ enum MHD_Result serve_request(void *server, struct MHD_Connection *c, const char
         snprintf(x->line, sizeof x->line, "%.8s %.60s", method, url);
         serve_connection_set_deadline(c, SERVE_BODY_S);
         const struct route *route = find_route(s, url, &x->model);
-        x->protocol = route ? route->protocol : !strncmp(url, "/api/", 5) ? &ollama_chat : &openai_chat;
+        x->protocol = protocol_of(x, route, url);
         const char *length = mhd.lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
         int n_lengths = 0;
         mhd.get_connection_values(c, MHD_HEADER_KIND, count_length, &n_lengths);

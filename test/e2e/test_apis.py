@@ -145,6 +145,19 @@ class Anthropic(Api):
         self.assertEqual((got[-2][1]["delta"]["stop_reason"], got[-2][1]["usage"]["output_tokens"]), ("end_turn", 28))
         self.assertEqual(events(self.ask("fail", stream=True))[-1][1]["error"], {"type": "api_error", "message": "layer 3: non-finite logits"})
 
+    def test_resources_that_are_not_served(self):
+        """Errors have Anthropic's form at its own paths, and for its clients everywhere."""
+        version = {"anthropic-version": "2023-06-01"}
+        for method, path, headers, status, kind, word in (("POST", "/v1/messages/batches", {}, 404, "not_found_error", "use /v1/messages"), ("GET", "/v1/messages/batches/b/results", {}, 404, "not_found_error", "use /v1/messages"),
+                                                          ("GET", "/v1/messages", {}, 405, "invalid_request_error", "needs method POST"), ("GET", "/v1/models/other", version, 404, "not_found_error", "no such model"),
+                                                          ("GET", "/v1/files", version, 404, "not_found_error", "use /v1/messages")):
+            with self.subTest(path=path):
+                got, _, body = self.s.request(method, path, {} if method == "POST" else None, headers)
+                j = json.loads(body)
+                self.assertEqual((got, j["type"], j["error"]["type"]), (status, "error", kind))
+                self.assertIn(word, j["error"]["message"])
+        self.assertEqual(json.loads(self.s.request("GET", "/v1/files", None)[2])["error"]["type"], "invalid_request_error")  # OpenAI's
+
     def test_tools(self):
         j = self.ask("call", tools=self.TOOLS)
         self.assertEqual([b["type"] for b in j["content"]], ["thinking", "text", "tool_use", "tool_use"])

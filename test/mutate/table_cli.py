@@ -423,7 +423,7 @@ change("compact-system", "/undo after /compact brings back an old system prompt"
 change("undo-attached", "/undo does not attach files again", "e2e_commands", ("cli/chat/command_conversation.c", "attachments_restore(&t->attached, m)", "0"))
 change("leave-words", "exit alone is sent to the model", "e2e_habits", ("cli/chat/repl.c", "else if (means_to_leave(line.data))", "else if (0)"))
 change("draft-missing", "a draft model that does not exist is reported to lack a tokenizer", "e2e_refuse", ("cli/turn/engine_client_local.c", "if (!file_exists(draft) && !file_is_dir(draft))", "if (0)"))
-change("serve-api-error", "unknown resources of Ollama's API are refused in OpenAI's form", "e2e_apis", ("cli/server/serve_http.c", "!strncmp(url, \"/api/\", 5) ? &ollama_chat", "0 ? &ollama_chat"))
+change("serve-api-error", "unknown resources of Ollama's API are refused in OpenAI's form", "e2e_apis", ("cli/server/serve_http.c", "if (!strncmp(url, \"/api/\", 5)) return &ollama_chat;", ""))
 change("remote-closed", "a closed connection is reported in curl's words", "e2e_remote", ("cli/remote/remote_request.c", "else if (connection_was_closed(rc, r->resident) && ", "else if (0 && "))
 change("paste-rows", "a long line that is pasted is shown whole", "unit_line", ("cli/terminal/line_paste.c", "rows += is_full || ", "rows += "))
 change("command-case", "commands are only known in lower case", "e2e_commands", ("cli/chat/command.c", "!strncasecmp(commands[i].name, word, n)) return &commands[i];", "!strncmp(commands[i].name, word, n)) return &commands[i];"))
