@@ -248,10 +248,11 @@ static int parse_generate(struct api_request *r, const char *body, size_t n, con
     return api_messages_finish(r, chat, &messages, &o, e);
 }
 
+/* Spaces before the next line's object keep connections open that a proxy closes when nothing is sent. */
 #define OLLAMA(function) \
     { \
-        .id_prefix = "ollama-", .stream_type = "application/x-ndjson", .parse = function, .begin = ollama_begin, \
-        .delta = ollama_delta, .finish = ollama_finish, .end = ollama_end, .fail = ollama_fail, .whole = ollama_whole, \
-        .loaded = ollama_put_loaded, .error = ollama_error \
+        .id_prefix = "ollama-", .stream_type = "application/x-ndjson", .still_here = " ", .parse = function, \
+        .begin = ollama_begin, .delta = ollama_delta, .finish = ollama_finish, .end = ollama_end, .fail = ollama_fail, \
+        .whole = ollama_whole, .loaded = ollama_put_loaded, .error = ollama_error \
     }
 const struct api_protocol ollama_chat = OLLAMA(parse_chat), ollama_generate = OLLAMA(parse_generate);

@@ -92,6 +92,7 @@ static enum MHD_Result start_stream(struct http_request *x) {
     x->sent_s = clock_now();
     mhd.add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, x->protocol->stream_type);
     mhd.add_response_header(r, MHD_HTTP_HEADER_CACHE_CONTROL, "no-cache");
+    mhd.add_response_header(r, "X-Accel-Buffering", "no"); /* nginx sends pieces on as they come */
     enum MHD_Result rc = mhd.queue_response(x->conn, MHD_HTTP_OK, r);
     mhd.destroy_response(r);
     return rc;
@@ -409,8 +410,8 @@ static bool asks_for_websocket(struct http_request *x) {
 static const struct api_protocol *protocol_of(const struct http_request *x, const struct route *r, const char *url) {
     if (r && r->protocol != &openai_chat) return r->protocol;
     if (!strncmp(url, "/api/", 5)) return &ollama_chat;
-    const bool is_anthropic = !strncmp(url, "/v1/messages", 12) ||
-                              mhd.lookup_connection_value(x->conn, MHD_HEADER_KIND, "anthropic-version");
+    const bool is_anthropic =
+        !strncmp(url, "/v1/messages", 12) || mhd.lookup_connection_value(x->conn, MHD_HEADER_KIND, "anthropic-version");
     return is_anthropic && (!r || r->fn != on_answer) ? &anthropic_messages : &openai_chat;
 }
 

@@ -43,7 +43,7 @@ class Protocol(Case):
 
     def test_stream(self):
         r = self.s.stream("think", stream_options={"include_usage": True})
-        self.assertEqual((r.status, r.headers["Content-Type"]), (200, "text/event-stream"))
+        self.assertEqual((r.status, r.headers["Content-Type"], r.headers["X-Accel-Buffering"]), (200, "text/event-stream", "no"))
         got, done = chunks(r)
         self.assertTrue(done)
         self.assertEqual(len({c["id"] for c in got}), 1)

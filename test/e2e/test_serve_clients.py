@@ -85,7 +85,13 @@ class Clients(Case):
             self.assertEqual([r.readline() for _ in range(2 * len(want))], want * 2)
             r.close()
             waiting.close()
+        waiting = s.connection()
+        waiting.request("POST", "/api/chat", json.dumps(ask("x")))
+        r = waiting.getresponse()
+        self.assertEqual(r.read(2), b"  ")
         first.close()
+        lines = [json.loads(line) for line in r.read().splitlines()]  # behind more spaces
+        self.assertEqual(("".join(line["message"]["content"] for line in lines), lines[-1]["done"]), ("You said: x", True))
 
     def test_in_order(self):
         s = self.serve("--parallel", "1")

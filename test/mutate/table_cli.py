@@ -271,6 +271,8 @@ change("api-choice-any", "Mistral's word for required calls is refused", "e2e_pr
 change("api-allowed-tools", "tools that an answer may not call are offered", "e2e_protocols", ("cli/server/api_messages.c", "if (r->tools && r->allowed_tools) TRY(keep_allowed(r, e));", ""))
 change("api-seed", "seeds above 2^63 are refused", "e2e_serve; e2e_serve_clients", ("cli/server/api_members.c", "!isfinite(v) || v != floor(v)", "!(v >= -1 && v <= most) || v != floor(v)"))
 change("api-part-string", "strings among the parts of a content are refused", "e2e_serve; e2e_serve_clients", ("cli/server/api_messages.c", "if (part->type == JSON_STRING) return part;", ""))
+change("serve-anthropic-errors", "a path below /v1/messages that is not served has OpenAI's errors", "e2e_apis", ("cli/server/serve_http.c", "!strncmp(url, \"/v1/messages\", 12) ||", "0 ||"))
+change("serve-ollama-silence", "a stream of Ollama's protocol that waits sends nothing", "e2e_serve_clients", ("cli/server/ollama_request.c", '.still_here = " ",', '.still_here = "",'))
 change("serve-websocket", "clients that ask for a WebSocket read 405", "e2e_serve; e2e_serve_clients", ("cli/server/serve_http.c", "return upgrade && !strcasecmp(upgrade, \"websocket\");", "return upgrade && 0;"))
 change("serve-slashes", "a path has one slash between its parts", "e2e_serve; e2e_serve_clients", ("cli/server/serve_http.c", "while (*path == '/' && url[1] == '/') url++;", "continue;"))
 change("json-mark", "JSON begins without a byte order mark", "e2e_serve; e2e_serve_clients", ("base/json.c", "p.at += 3; /* a byte order mark */", ";"))
