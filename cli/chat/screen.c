@@ -142,37 +142,45 @@ void screen_update_status(struct repl *r) {
     buf_free(&b);
 }
 
-/* Shown after a second, so that short answers do not flicker; not after a full row, to whose end the cursor cannot
- * return. */
+/* Appends what is known of the running answer. */
+static void format_answer_status(struct repl *r, double now, struct buf *b) {
+    const struct turn *u = &r->on_screen->turn;
+    const char *effort = template_vars_known_effort(r->app);
+    char rate[32], time[32];
+    if (r->thinking.since && effort) buf_fmt(b, "thinking (effort %s)", effort);
+    else if (r->thinking.since) buf_str(b, "thinking");
+    else if (effort) buf_fmt(b, "effort %s, ", effort);
+    if (r->thinking.since) buf_fmt(b, " for %s, ", amount_duration(now - r->thinking.since, time, sizeof time));
+    buf_fmt(b, "%d tokens, %s tok/s", u->n_tokens, turn_speed(u, rate, sizeof rate));
+    /* without the question, which is not counted yet */
+    const int percent = r->on_screen->replaced.n ? 0 : fullness_percent(r, r->on_screen, u->n_tokens);
+    if (percent >= NEARLY_FULL) buf_fmt(b, ", context %d %% full", percent < 100 ? percent : 100);
+    else if (r->thinking.since && r->line.cols >= 80) buf_str(b, "; Ctrl-O shows the thinking");
+}
+
+/* Shown after a second, so that short answers do not flicker, in one row; not after a full row, to whose end the cursor
+ * cannot return. */
 void screen_show_answer_status(struct repl *r) {
     enum { AFTER_S = 1 };
     const struct turn *u = r->on_screen ? &r->on_screen->turn : NULL;
     const double now = clock_now();
-    struct buf b = {0};
-    char rate[32], time[32];
+    struct buf b = {0}, text = {0};
     if (!u || !u->running || r->dumb || !r->app->tty_out || r->app->opts.v[OPT_QUIET].on ||
         r->app->answer_style.plain || r->line.shown || r->line_below_answer)
         return;
-    if (u->n_tokens < 2 || now - u->first_token_at < AFTER_S || r->printer.col >= r->line.cols) return;
+    if (u->n_tokens < 2 || now - u->first_token_at < AFTER_S || r->printer.col >= r->line.cols || r->line.cols < 2)
+        return;
     if (r->answer_status_shown && now - r->status_drawn_s < STATUS_INTERVAL_S) return;
     r->status_drawn_s = now;
+    format_answer_status(r, now, &text);
     buf_fmt(&b, "\r\n%s", r->line.color ? "\033[2m" : "");
-    const char *effort = template_vars_known_effort(r->app);
-    if (r->thinking.since && effort) buf_fmt(&b, "thinking (effort %s)", effort);
-    else if (r->thinking.since) buf_str(&b, "thinking");
-    else if (effort) buf_fmt(&b, "effort %s, ", effort);
-    if (r->thinking.since) buf_fmt(&b, " for %s, ", amount_duration(now - r->thinking.since, time, sizeof time));
-    buf_fmt(&b, "%d tokens, %s tok/s", u->n_tokens, turn_speed(u, rate, sizeof rate));
-    /* without the question, which is not counted yet */
-    const int percent = r->on_screen->replaced.n ? 0 : fullness_percent(r, r->on_screen, u->n_tokens);
-    if (percent >= NEARLY_FULL) buf_fmt(&b, ", context %d %% full", percent < 100 ? percent : 100);
-    buf_fmt(&b, "%s\033[K%s\033[A\r",
-            r->thinking.since && r->line.cols >= 80 && percent < NEARLY_FULL ? "; Ctrl-O shows the thinking" : "",
-            r->line.color ? "\033[0m" : "");
+    if (!text.failed) columns_truncate(text.data, text.len, r->line.cols - 1, &b);
+    buf_fmt(&b, "\033[K%s\033[A\r", r->line.color ? "\033[0m" : "");
     if (r->printer.col) buf_fmt(&b, "\033[%dC", r->printer.col);
     if (!b.failed) out_draw(1, b.data, b.len);
     r->answer_status_shown = !b.failed;
     buf_free(&b);
+    buf_free(&text);
 }
 
 static void print_prompt(struct repl *r) {

@@ -50,6 +50,7 @@ change("call-in-thinking", "a call within thinking that was not closed is part o
 change("k3-joined-tags", "markers of Kimi K3 are not known from a template that joins them", "unit_parts", ("tokenizer/chat/dialects.c", '"<|close|>think<|sep|>", OUTPUT_THINKING, .also = XTML}', '"<|close|>think<|sep|>", OUTPUT_THINKING}'))
 change("calls-joined", "GigaChat's calls are not found where its template joins their marker", "unit_parts", ("tokenizer/chat/dialects.c", '{TYPED_INVOKES("｜GCML｜", "", "tool_calls>")},', ""))
 change("calls-pangu", "openPangu's thinking is its answer", "unit_parts", ("tokenizer/chat/dialects.c", '"[unused17]", OUTPUT_THINKING,', '"[unused17]", OUTPUT_TEXT,'))
+change("answer-status-width", "the status below an answer is as long as it is", "e2e_answer", ("cli/chat/screen.c", "columns_truncate(text.data, text.len, r->line.cols - 1, &b);", "buf_add(&b, text.data, text.len);"))
 change("answer-marked", "the text between the thinking and the answer of Kimi K3 counts as the answer", "unit_parts", ("tokenizer/chat/output_parser.c", "open->kind == OUTPUT_TEXT) : !p->marks_answer;", "open->kind == OUTPUT_TEXT) : true;"))
 change("answer-opened", "an answer that the prompt opens is none", "unit_parts", ("tokenizer/chat/output_parser.c", "((*d)->kind != OUTPUT_THINKING && !(*d)->is_needed)", "(*d)->kind != OUTPUT_THINKING"))
 change("call-json-ends", "JSON between tags contains what ends a value", "unit_grammar_walk", ("tokenizer/grammar/json_text.c", "if (!after_less || from > '/' || to < '/') return", "return"))
@@ -520,7 +521,7 @@ change("json-errors", "a command with --json that fails prints nothing", "e2e_on
 change("json-usage", "--json behind a wrong option prints no error", "e2e_oneshot", ("cli/cli.c", "if (rc) find_json(&a, argc, argv);", ""))
 change("stop-empty", "an empty string to stop at ends an answer at once", "e2e_apis", ("cli/turn/turn.c", "if (!len) continue;", ""))
 change("store-name", "a model of LM Studio is called by its file", "e2e_models", ("cli/options/model_stores.c", "if (is_same_file(l.v[i].dir, path))", "if (0)"))
-change("effort-status", "the status of an answer does not name the effort", "e2e_answer", ("cli/chat/screen.c", "else if (effort) buf_fmt(&b,", "else if (0) buf_fmt(&b,"))
+change("effort-status", "the status of an answer does not name the effort", "e2e_answer", ("cli/chat/screen.c", "else if (effort) buf_fmt(b,", "else if (0) buf_fmt(b,"))
 COMPACT = "cli/chat/compact.c"
 change("compact-short", "a summary of a few bytes replaces a long conversation", "e2e_commands", (COMPACT, "is_short = n >= OF_TEXT &&", "is_short = 0 &&"))
 change("compact-refusal", "a refusal replaces the conversation", "e2e_commands", (COMPACT, "if (!strncasecmp(plain,", "if (0 && !strncasecmp(plain,"))
