@@ -89,7 +89,7 @@ static void derive_phi3(struct config_builder *t) {
     if (window && json_int(window, 0) > 0) gguf_build_json(t, "sliding_window", *window);
 }
 static const char *olmo_family(const struct config_builder *t) {
-    return gguf_build_meta(t, "attention.sliding_window") ? "olmo3" : "olmo2";
+    return json_int(gguf_build_meta(t, "attention.sliding_window"), 0) > 0 ? "olmo3" : "olmo2";
 }
 
 static void derive_gpt_oss(struct config_builder *t) {
@@ -227,7 +227,7 @@ void gguf_build_qwen3next(struct config_builder *t) {
             n = json_int(gguf_build_meta(t, "block_count"), 0) -
                 json_int(gguf_build_meta(t, "nextn_predict_layers"), 0);
     gguf_build_attention(t);
-    if (gguf_build_meta(t, "expert_count")) gguf_build_bool(t, "norm_topk_prob", true);
+    if (json_int(gguf_build_meta(t, "expert_count"), 0) > 0) gguf_build_bool(t, "norm_topk_prob", true);
     if (heads > 0) gguf_build_int(t, "linear_value_head_dim", json_int(inner, 0) / heads);
     if (!layers || layers->type != JSON_ARRAY || n < 0 || layers->n < n) return;
     struct json *types = arena_alloc(t->arena, ((size_t)n + 1) * sizeof *types);

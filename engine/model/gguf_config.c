@@ -205,7 +205,7 @@ static void put_absent(struct config_builder *t, const struct gguf_key *keys) {
         const char *key;
         int value;
     } absent[] = {{"expert_shared_count", 0}, {"expert_weights_scale", 1}};
-    if (!gguf_build_meta(t, "expert_count")) return;
+    if (json_int(gguf_build_meta(t, "expert_count"), 0) <= 0) return;
     for (size_t i = 0; i < sizeof absent / sizeof *absent; i++)
         for (const struct gguf_key *k = keys; k->key; k++)
             if (k->name && !strcmp(k->key, absent[i].key) && !gguf_build_meta(t, k->key))

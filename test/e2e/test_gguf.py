@@ -298,6 +298,12 @@ def stated(tmp):
             p.meta[f"{p.arch}.{key}"] = other
             got, why = logits(p.save(os.path.join(tmp, "stated"))[0], out, *SCALAR) if other else (None, "unknown to hearth")
             check(not got and "unknown to hearth" in why, f"{p.arch}.{key} says something else", (bool(got), why))
+    for make, key in ((gguf_file.lfm2, "expert_count"), (gguf_file.olmo2, "attention.sliding_window")):  # 0: none
+        want, why = logits(make("F32").save(os.path.join(tmp, "stated"))[0], out, *SCALAR)
+        p = make("F32")
+        p.meta[f"{p.arch}.{key}"] = 0
+        got, why = logits(p.save(os.path.join(tmp, "stated"))[0], out, *SCALAR)
+        check(want and got == want, f"{p.arch}.{key} is 0", why)
     rc, info, err = run("-m", gguf_file.smallthinker("F32").save(os.path.join(tmp, "stated"))[0], "--inspect", "--json")
     check(rc == 0 and json.loads(info)["experts"]["score"] == "sigmoid", "--inspect names a score by logits", (info, err))
 
