@@ -166,7 +166,6 @@ static void derive_arctic(struct config_builder *t) {
 
 /* Grok-2 has a dense FFN beside the experts. */
 static void derive_grok(struct config_builder *t) {
-    const struct json *extrapolated = gguf_build_meta(t, "rope.scaling.yarn_ext_factor");
     gguf_build_attention(t);
     gguf_build_num(t, "attn_output_multiplier", 0.08838834764831845); /* of files without the key, which are Grok-1's */
     gguf_build_bool(t, "residual_moe", gguf_layers_has(t, 0, GGUF_HAS_FFN));
@@ -174,9 +173,6 @@ static void derive_grok(struct config_builder *t) {
         gguf_build_fail(
             t, "metadata '%s.rope.scaling.yarn_beta_fast' is missing: Grok's default is not that of other families",
             t->arch);
-    if (extrapolated && json_num(extrapolated, 0) != 1)
-        gguf_build_fail(t, "metadata '%s.rope.scaling.yarn_ext_factor' is %g; hearth supports 1", t->arch,
-                        json_num(extrapolated, 0));
 }
 
 /* DeepSeek V1's files omit the norm of the weights, because no published model has it. */
@@ -398,7 +394,6 @@ static const struct gguf_key
                    {"expert_count", "num_local_experts"},
                    {"final_logit_softcapping", "final_logit_softcapping"},
                    {"logit_scale", "output_multiplier_scale"},
-                   {"rope.scaling.yarn_ext_factor", NULL},
                    {"router_logit_softcapping", "router_logit_softcapping"},
                    {NULL, NULL}},
     deepseek_v1_keys[] = {GGUF_HEAD_KEYS,

@@ -37,6 +37,7 @@ static const struct gguf_key common[] = {
     {"rope.scaling.yarn_attn_factor", NULL},
     {"rope.scaling.yarn_beta_fast", NULL},
     {"rope.scaling.yarn_beta_slow", NULL},
+    {"rope.scaling.yarn_ext_factor", NULL},
     {"rope.scaling.yarn_log_multiplier", NULL},
     {"vocab_size", NULL}, /* redundant: the number of embedding rows */
     {NULL, NULL},
@@ -228,6 +229,16 @@ static int check_kind(const struct json *meta, const char *what, struct error *e
     return 0;
 }
 
+/* By how much YaRN turns low frequencies slower: wholly, if it is 1 or below 0, llama.cpp's default. */
+static void check_extrapolation(struct config_builder *t) {
+    const struct json *v = gguf_build_meta(t, "rope.scaling.yarn_ext_factor"),
+                      *type = gguf_build_meta(t, "rope.scaling.type");
+    if (type && !json_is(type, "yarn")) return;
+    if (v && json_num(v, 0) != 1 && !(json_num(v, 0) < 0))
+        gguf_build_fail(t, "metadata '%s.rope.scaling.yarn_ext_factor' is %g; hearth supports 1", t->arch,
+                        json_num(v, 0));
+}
+
 int gguf_config(struct arena *a, const struct json *meta, const struct gguf_facts *f, const char *what,
                 struct json *config, struct error *e) {
     const struct json *arch = json_get(meta, "general.architecture");
@@ -257,6 +268,7 @@ int gguf_config(struct arena *a, const struct json *meta, const struct gguf_fact
     gguf_build_int(&t, "num_hidden_layers", gguf_build_layers(&t));
     gguf_build_bool(&t, "tie_word_embeddings", f->tied);
     put_tokens(&t);
+    check_extrapolation(&t);
     k->derive(&t);
     size_t prefix = strlen(t.arch);
     for (uint32_t i = 0; i < meta->n && !t.rc; i++) {
