@@ -277,6 +277,7 @@ const struct gguf_arch gguf_windowed[] = {
     {"mellum", "mellum", &pre_norm, mellum_keys, derive_mellum, NULL},
     {"maple", "maple", &pre_norm, maple_keys, derive_maple, NULL},
     {"cohere2moe", "cohere2_moe", &parallel, cohere2moe_keys, derive_cohere2moe, NULL},
+    {"cohere2_moe", "cohere2_moe", &parallel, cohere2moe_keys, derive_cohere2moe, NULL}, /* of ik_llama.cpp */
     {"command-r", "cohere", &parallel, cohere_keys, derive_cohere, NULL},
     {"cohere2", "cohere2", &parallel, cohere2_keys, derive_cohere2, NULL},
     {"dots3note", "dots3_note", &dots3, dots3_keys, derive_dots3, NULL},

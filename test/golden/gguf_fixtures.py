@@ -23,7 +23,7 @@ FAMILIES = {"jamba": convert.jamba, "granitemoehybrid": convert.granitehybrid, "
             "laguna": more.laguna, "cohere2_moe": more.cohere2moe, "hy_v3": more.hy_v3, "deepseek_v32": more.deepseek32,
             "hy_v4": more.hy_v4, "deepseek_v4": more.deepseek4, "bailing_hybrid": more.bailingmoe3, "glm5_next": more.glm5_next,
             "qwen4_exp": more.qwen4exp}
-AGAIN = {"mistral4": more.mistral_large3}  # as other architectures of llama.cpp
+AGAIN = {"mistral4": more.mistral_large3, "cohere2_moe": lambda d: renamed(more.cohere2moe(d), "cohere2_moe")}  # as other architectures of llama.cpp, or of ik_llama.cpp
 # With a vocabulary for the converter's tokenizer, and what llama.cpp needs: keys of the last two own layers, of which the second is global; one size of
 # DeltaNet's heads; heads of an indexer that are multiples of 64, and many of them, because it breaks ties between keys otherwise; an epsilon with which it may
 # also norm the queries and keys of Kimi delta attention.
@@ -41,6 +41,13 @@ OWN = {"mla_sizes": (more.dots3note, {"vocab_size": 288, "n_group": 1, "topk_gro
        "delta_dense": (convert.qwen35, {"vocab_size": 288, "linear_key_head_dim": 32, "linear_value_head_dim": 32})}
 OLLAMA = ("qwen3_5_moe", "gemma4", "laguna", "glm4_moe_lite", "nemotron_h", "llama4")  # also as ollama's converter wrote them
 POSITIONS = {"llama4": 38}  # that do not depend on values which the format lacks
+
+
+def renamed(model, arch):
+    old = model.meta["general.architecture"]
+    model.meta = {k.replace(old + ".", arch + ".", 1) if k.startswith(old + ".") else k: v for k, v in model.meta.items()}
+    model.meta["general.architecture"] = arch
+    return model
 
 
 def as_ollama(model):
