@@ -29,9 +29,12 @@ void fair_queue_remove(struct fair_queue *f, struct fair_entry *t) {
     t->next = NULL;
 }
 
-void fair_queue_serve(struct fair_queue *f, struct fair_entry *t) {
-    fair_queue_remove(f, t);
+void fair_queue_charge(struct fair_queue *f, const struct fair_entry *t) {
     if (f->round < t->round) f->round = t->round;
     for (struct fair_entry *o = f->first; o; o = o->next)
         if (o->client == t->client) o->round = f->round + 1;
+}
+void fair_queue_serve(struct fair_queue *f, struct fair_entry *t) {
+    fair_queue_remove(f, t);
+    fair_queue_charge(f, t);
 }

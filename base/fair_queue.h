@@ -22,3 +22,5 @@ struct fair_entry *fair_queue_next(const struct fair_queue *f, bool (*may)(const
 /* dequeues it as served; the client's other entries move to a later round */
 void fair_queue_serve(struct fair_queue *f, struct fair_entry *t);
 void fair_queue_remove(struct fair_queue *f, struct fair_entry *t); /* dequeues it unserved */
+/* counts an entry that was dequeued unserved as served */
+void fair_queue_charge(struct fair_queue *f, const struct fair_entry *t);

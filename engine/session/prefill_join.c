@@ -74,15 +74,14 @@ static bool may_try(const void *ctx, const struct fair_entry *t) {
            (!older || prefill_may_pass(s, older, g->expected_s));
 }
 
-/* Takes the next session of the queue; NULL: none. Its place there is stored. */
-static struct session *take_next(struct group *g, struct fair_entry *was) {
+/* Takes the next session of the queue, unserved; NULL: none. */
+static struct session *take_next(struct group *g) {
     struct engine *eng = g->first->engine;
     struct session *s = NULL;
     pthread_mutex_lock(&eng->lock);
     const struct fair_entry *next = fair_queue_next(&eng->prefill_queue, may_try, g);
     if (next) {
         s = session_of(next);
-        *was = *next;
         s->prefill.tried = g->first->turn_id;
         session_set_state(s, SESSION_PREFILL);
         s->prefill.leader = g->first;
@@ -90,13 +89,20 @@ static struct session *take_next(struct group *g, struct fair_entry *was) {
     pthread_mutex_unlock(&eng->lock);
     return s;
 }
-static void put_back(struct session *s, const struct fair_entry *was) {
+/* To its place in the queue. */
+static void put_back(struct session *s) {
     struct engine *eng = s->engine;
+    const uint64_t round = s->queue_entry.round;
     eng->restoring_turn = 0; /* its caches are asked again */
     pthread_mutex_lock(&eng->lock);
     session_set_state(s, SESSION_QUEUED);
-    s->queue_entry.round = was->round;
+    s->queue_entry.round = round;
     pthread_mutex_unlock(&eng->lock);
+}
+static void serve(struct session *s) {
+    pthread_mutex_lock(&s->engine->lock);
+    fair_queue_charge(&s->engine->prefill_queue, &s->queue_entry);
+    pthread_mutex_unlock(&s->engine->lock);
 }
 
 /* Makes a session's job. Returns whether its prompt is part of the group. */
@@ -140,16 +146,16 @@ void prefill_join_others(struct session *s) {
     struct engine *eng = s->engine;
     const int rows = s->prefill.job.n;
     struct group g = {s, s, 1, rows, expected_seconds(eng, is_few(rows), rows, s->prefill.job.pos)};
-    struct fair_entry was;
     if (s->n_answered || !is_joinable(s)) return;
     if (!eng->joined_logits &&
         !(eng->joined_logits = mem_alloc(PREFILL_JOINED_MOST * (size_t)eng->info.vocab * sizeof *eng->joined_logits)))
         return;
     const double until = clock_now() + fmax(SOON_S, SHARE * g.expected_s);
     for (int i = 0; i < TRIES && g.n < PREFILL_JOINED_MOST && clock_now() < until; i++) {
-        struct session *next = take_next(&g, &was);
+        struct session *next = take_next(&g);
         if (!next) break;
-        if (!join(&g, next)) put_back(next, &was);
+        if (join(&g, next)) serve(next);
+        else put_back(next);
     }
     if (g.n > 1) describe(&g);
 }

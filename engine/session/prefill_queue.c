@@ -248,6 +248,7 @@ void prefill_queue_pick(struct engine *eng) {
     }
     eng->tpot.unit_s = 0;
     session_set_state(s, SESSION_PREFILL);
+    fair_queue_charge(&eng->prefill_queue, &s->queue_entry);
 }
 
 void prefill_queue_advance(struct session *s) {

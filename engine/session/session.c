@@ -32,8 +32,7 @@ void session_set_state(struct session *s, enum session_state to) {
     assert(0 <= s->n_kv && s->n_kv <= s->n_tokens && s->n_tokens <= eng->info.context);
     assert(from != SESSION_PREFILL || prefill_list_has(s));
     if (from == SESSION_PREFILL && !s->prefill.is_abandoned) prefill_list_remove(s);
-    if (from == SESSION_QUEUED && to == SESSION_PREFILL) fair_queue_serve(&eng->prefill_queue, &s->queue_entry);
-    else if (from == SESSION_QUEUED) fair_queue_remove(&eng->prefill_queue, &s->queue_entry);
+    if (from == SESSION_QUEUED) fair_queue_remove(&eng->prefill_queue, &s->queue_entry);
     if (to == SESSION_QUEUED) fair_queue_push(&eng->prefill_queue, &s->queue_entry, s->request.client, s->turn_id);
     switch (to) {
     case SESSION_IDLE:

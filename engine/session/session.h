@@ -3,6 +3,7 @@
  * are called under the lock. */
 #include "engine/session/engine_state.h"
 
+/* QUEUED to PREFILL dequeues the prompt; fair_queue_charge() counts it as served. */
 void session_set_state(struct session *s, enum session_state to);
 void session_set_hold(struct session *s, enum session_hold to); /* the same hold: no change */
 void session_end_turn(struct session *s, enum done_reason reason, int rc, const struct error *why);

@@ -400,7 +400,10 @@ static bool finish_rows(struct engine *eng, struct paged_entry *p, bool will_sam
     bool is_running = is_running_turn(p);
     session_set_hold(s, is_running && will_sample ? HOLD_CLAIMED : HOLD_NONE);
     if (is_running && p->n) s->n_kv = p->pos + p->n;
-    if (is_running && will_sample && atomic_load(&s->state) == SESSION_QUEUED) session_set_state(s, SESSION_PREFILL);
+    if (is_running && will_sample && atomic_load(&s->state) == SESSION_QUEUED) {
+        session_set_state(s, SESSION_PREFILL);
+        fair_queue_charge(&eng->prefill_queue, &s->queue_entry);
+    }
     pthread_cond_broadcast(&eng->ended_cond);
     pthread_mutex_unlock(&eng->lock);
     return is_running;

@@ -178,6 +178,43 @@ static void shorter_prompts_pass_all(void **st) {
     engine_close(&e);
 }
 
+/* A client whose prompts are tried in vain keeps its turn, and gets no more than its turns. Two of the prompts are too
+ * large for a batch. */
+static void tried_prompts_keep_their_turn(void **st) {
+    enum { COUNT = 6, LATE = 5 };
+    struct engine *e = open_with((struct engine_params){.threads = 1, .prefill = PREFILL_CPU, .decode = DECODE_CPU});
+    struct session *s[COUNT], *other = new_session(e), *order[COUNT];
+    e->is_calibrated = false; /* none of them passes another one of as many tokens */
+    hold_begin(e);
+    for (int i = 0; i < COUNT; i++) s[i] = new_session(e);
+    hold_arm(NULL);
+    submit(other, 5000, 3, 2);
+    hold_wait();
+    set_times(e, true);
+    for (int i = 0; i < COUNT; i++) {
+        struct error err = {0};
+        struct request r = {.tokens = prompt + i, .n = 250, .max_tokens = 1, .client = i ? 2 : 1};
+        if (i == LATE) { /* while the first is read */
+            hold_arm(s[0]);
+            sem_post(&hold.go);
+            wait_for(e, other, EVENT_DONE);
+            hold_wait();
+            r.client = 3;
+        }
+        if (session_submit(s[i], &r, &err)) fail_msg("%s", err.text);
+    }
+    sem_post(&hold.go);
+    for (int k = 0; k < COUNT;) {
+        const struct event ev = next(e);
+        if (ev.kind == EVENT_TOKEN) order[k++] = ev.session;
+    }
+    assert_true(order[0] == s[0] && order[1] == s[1]);
+    assert_true(order[2] == s[LATE] || order[3] == s[LATE]); /* one or two of the other client's come before */
+    for (int i = 0; i < COUNT; i++) session_close(&s[i]);
+    session_close(&other);
+    engine_close(&e);
+}
+
 /* --- Times ------------------------------------------------------------------------------------ */
 
 static double linear(const void *ctx, int n) { return n * *(const double *)ctx; }
@@ -213,8 +250,9 @@ static void times_are_learnt(void **st) {
 int main(void) {
     file_embed(ember_files);
     test_limits_set(TEST_LIMIT_PREFILL_ROWS, 400);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(times_are_learnt), cmocka_unit_test(waiting_prompts_are_read_together),
-        cmocka_unit_test(some_are_cancelled), cmocka_unit_test(shorter_prompts_pass_all)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(times_are_learnt),
+                                       cmocka_unit_test(waiting_prompts_are_read_together),
+                                       cmocka_unit_test(some_are_cancelled), cmocka_unit_test(shorter_prompts_pass_all),
+                                       cmocka_unit_test(tried_prompts_keep_their_turn)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
