@@ -49,6 +49,7 @@ struct prefill_run {
      * one, as in job.joined. */
     struct session *leader, *joined;
     uint64_t tried;                      /* turn of the last session whose prompt this one's was not joined to */
+    uint64_t alone;                      /* turn whose prompt is read alone, because reading it with others failed */
     const struct prefill_driver *driver; /* NULL: not started */
     struct prefill_job job;
     int32_t *tokens; /* a private copy: the session's tokens may change before the prefill has stopped */

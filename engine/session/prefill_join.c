@@ -69,9 +69,9 @@ static bool may_try(const void *ctx, const struct fair_entry *t) {
     const struct group *g = ctx;
     const struct session *s = session_of(t), *older = g->first->prefill.below;
     const bool is_long = s->n_tokens - s->n_kv > s->engine->prefill_work.rows; /* much of it may be on the disk */
-    return s->hold == HOLD_NONE && !is_long && s->prefill.tried != g->first->turn_id && !s->n_images &&
-           !s->n_answered && !s->request.logits && tpot_admits(s->engine, s) &&
-           (!older || prefill_may_pass(s, older, g->expected_s));
+    return s->hold == HOLD_NONE && !is_long && s->prefill.tried != g->first->turn_id &&
+           s->prefill.alone != s->turn_id && !s->n_images && !s->n_answered && !s->request.logits &&
+           tpot_admits(s->engine, s) && (!older || prefill_may_pass(s, older, g->expected_s));
 }
 
 /* Takes the next session of the queue, unserved; NULL: none. */
@@ -146,7 +146,7 @@ void prefill_join_others(struct session *s) {
     struct engine *eng = s->engine;
     const int rows = s->prefill.job.n;
     struct group g = {s, s, 1, rows, expected_seconds(eng, is_few(rows), rows, s->prefill.job.pos)};
-    if (s->n_answered || !is_joinable(s)) return;
+    if (s->n_answered || s->prefill.alone == s->turn_id || !is_joinable(s)) return;
     if (!eng->joined_logits &&
         !(eng->joined_logits = mem_alloc(PREFILL_JOINED_MOST * (size_t)eng->info.vocab * sizeof *eng->joined_logits)))
         return;

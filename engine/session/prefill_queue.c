@@ -162,12 +162,22 @@ static void end_abandoned(struct session *s) {
     pthread_cond_broadcast(&eng->ended_cond);
     pthread_mutex_unlock(&eng->lock);
 }
-/* Ends a prefill, or all that were read together. One that was cancelled late has no rows. */
+/* The prompt returns to the queue, to be read without others. */
+static void read_alone(struct session *s) {
+    pthread_mutex_lock(&s->engine->lock);
+    s->prefill.alone = s->turn_id;
+    session_set_state(s, SESSION_QUEUED);
+    pthread_mutex_unlock(&s->engine->lock);
+}
+/* Ends a prefill, or all that were read together. One that was cancelled late has no rows. An error of prompts that
+ * were read together may concern one of them only, or be a lack of memory that each alone does not need. */
 static void end_run(struct session *s, int rc, struct error *e) {
+    const bool is_joined = prefill_is_joined(s), is_alone_next = is_joined && rc && rc != ERR_CANCELLED;
     for (struct session *next; s; s = next) {
         next = s->prefill.joined;
-        const bool is_cut = !rc && prefill_is_joined(s) && s->prefill.job.n_complete < s->prefill.job.n;
+        const bool is_cut = !rc && is_joined && s->prefill.job.n_complete < s->prefill.job.n;
         if (s->prefill.is_abandoned) end_abandoned(s);
+        else if (is_alone_next) read_alone(s);
         else end_prefill(s, is_cut ? ERR_CANCELLED : rc, e);
     }
 }

@@ -401,6 +401,8 @@ change("join-size", "more rows are read together than the workspace has", "unit_
 change("join-end", "a prompt that is read with others ends while its rows are computed", "unit_joining", ("engine/session/session.c", "s->engine->advancing != leader_of(s)", "s->engine->advancing != s"))
 change("join-paused", "a prompt that passes others takes their workspace", "unit_joining", ("engine/session/prefill_queue.c", "s->prefill.below ? prefill_leader(s->prefill.below) : NULL;", "s->prefill.below;"))
 change("join-head", "prompts that are read together get the logits of their first rows", "unit_joining", (PREFILL, "(size_t)(p->end[i] - 1) * hidden, hidden * sizeof *x", "(size_t)p->part[i].row * hidden, hidden * sizeof *x"))
+change("join-error", "an error of prompts that are read together ends all of them", "unit_joining", ("engine/session/prefill_queue.c", "else if (is_alone_next) read_alone(s);", ""))
+change("join-again", "prompts that failed together are read together again", "unit_joining", ("engine/session/prefill_join.c", "s->prefill.alone != s->turn_id && ", ""), ("engine/session/prefill_join.c", "|| s->prefill.alone == s->turn_id ", ""))
 change("join-turn", "a prompt that is tried in vain counts as a turn of its client", "unit_joining", ("engine/session/prefill_join.c", "        else put_back(next);", "        else serve(next), put_back(next);"))
 change("join-long-rope", "LongRoPE takes no lengths where prompts are read together", "golden_gqa_mixer", (PREFILL, "w->seq_length[t->row + r] = j->pos + j->n;", ";"))
 change("pass-deterministic", "texts depend on which other prompts are read", "unit_passing", ("engine/session/prefill_queue.c", "(eng->params.deterministic && eng->machine.gpus) ||", ""))

@@ -2,6 +2,7 @@
  * them are cancelled or a shorter prompt comes. */
 #include "test/unit/turns.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "base/test_limits.h"
@@ -178,6 +179,71 @@ static void shorter_prompts_pass_all(void **st) {
     engine_close(&e);
 }
 
+/* An error of prompts that are read together: each is then read alone, and only one that fails alone ends. */
+static struct {
+    int (*experts)(struct exec *, const struct op_experts *);
+    int bad_rows;  /* experts give NaN to a prompt of so many rows; 0: to none */
+    int n_refused; /* calls for several prompts that have failed for want of memory */
+    bool refuses;
+} faulty;
+static int faulty_experts(struct exec *x, const struct op_experts *o) {
+    const struct op_prompts one = {&(int32_t){o->n}, 1}, *const p = x->prompts ? x->prompts : &one;
+    set_times(hold.e, true); /* it always seems to pay */
+    if (x->prompts && faulty.refuses) return faulty.n_refused++, ERR_MEMORY;
+    const int rc = faulty.experts(x, o);
+    for (int i = 0, at = 0; i < p->n; at = p->end[i++])
+        if (p->end[i] - at == faulty.bad_rows) o->y[at * o->hidden] = NAN;
+    return rc;
+}
+static void an_error_ends_one_prompt(void **st) {
+    enum { COUNT = 4, BAD = 2, CANCELLED = 3 };
+    static const int n[COUNT] = {30, 40, 50, 25};
+    for (int refuses = 0; refuses < 2; refuses++)
+        for (int cancels = 0; cancels < 2; cancels++) {
+            struct engine *e = open_with((struct engine_params){.threads = 1});
+            struct session *s[COUNT], *other = new_session(e);
+            struct texts alone, text;
+            bool is_cancelled = false;
+            read_alone(e, n, COUNT, &alone);
+            hold_begin(e);
+            faulty.experts = hold.experts, hold.experts = faulty_experts;
+            faulty.refuses = refuses, faulty.n_refused = 0, faulty.bad_rows = refuses ? 0 : n[BAD];
+            for (int i = 0; i < COUNT; i++) s[i] = new_session(e);
+            hold_arm(NULL);
+            submit(other, 5000, 3, 2);
+            hold_wait();
+            set_times(e, true);
+            for (int i = 0; i < COUNT; i++) submit(s[i], 10 * i, n[i], N);
+            hold_arm(s[0]);
+            sem_post(&hold.go);
+            wait_for(e, other, EVENT_DONE);
+            hold_wait();
+            if (cancels) session_cancel(s[CANCELLED]);
+            sem_post(&hold.go);
+            for (int got[COUNT] = {0}, left = COUNT, i; left > 0;) {
+                struct event ev;
+                assert_true(engine_poll(e, &ev, 120000));
+                for (i = 0; s[i] != ev.session; i++) {
+                }
+                if (ev.kind == EVENT_TOKEN) text.token[i][got[i]++] = ev.token;
+                if (ev.kind == EVENT_TOKEN || ev.kind == EVENT_PROGRESS) continue;
+                left--;
+                is_cancelled |= ev.reason == DONE_CANCELLED;
+                if (cancels && i == CANCELLED) assert_true(ev.kind == EVENT_DONE && ev.reason == DONE_CANCELLED);
+                else if (!refuses && i == BAD) assert_true(ev.kind == EVENT_ERROR && ev.error.code == ERR_MODEL);
+                else assert_true(ev.kind == EVENT_DONE && got[i] == N && !strstr(ev.stats.prefill_why, "read with"));
+                if (ev.kind == EVENT_ERROR || ev.reason == DONE_CANCELLED)
+                    memcpy(text.token[i], alone.token[i], sizeof text.token[i]);
+            }
+            assert_memory_equal(text.token, alone.token, COUNT * sizeof *text.token);
+            assert_true(is_cancelled == cancels && faulty.n_refused == refuses);
+            for (int i = 0; i < COUNT; i++) session_close(&s[i]);
+            session_close(&other);
+            assert_null(e->prefilling);
+            engine_close(&e);
+        }
+}
+
 /* A client whose prompts are tried in vain keeps its turn, and gets no more than its turns. Two of the prompts are too
  * large for a batch. */
 static void tried_prompts_keep_their_turn(void **st) {
@@ -250,9 +316,9 @@ static void times_are_learnt(void **st) {
 int main(void) {
     file_embed(ember_files);
     test_limits_set(TEST_LIMIT_PREFILL_ROWS, 400);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(times_are_learnt),
-                                       cmocka_unit_test(waiting_prompts_are_read_together),
-                                       cmocka_unit_test(some_are_cancelled), cmocka_unit_test(shorter_prompts_pass_all),
-                                       cmocka_unit_test(tried_prompts_keep_their_turn)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(times_are_learnt),         cmocka_unit_test(waiting_prompts_are_read_together),
+        cmocka_unit_test(some_are_cancelled),       cmocka_unit_test(shorter_prompts_pass_all),
+        cmocka_unit_test(an_error_ends_one_prompt), cmocka_unit_test(tried_prompts_keep_their_turn)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
