@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "engine/session/image_queue.h"
+#include "engine/session/prefill_list.h"
 
 double prefill_done_share(const struct prefill_run *run) {
     const double total = run->driver ? atomic_load(&run->job.total) : 0;
@@ -24,13 +25,14 @@ bool prefill_may_pass(const struct session *s, const struct session *others, dou
                          &(struct cost_prefill){.mode = PREFILL_CPU, .n = in.n, .pos = s->n_kv, .ranks = 1});
     for (const struct session *o = others; o; o = o->prefill.below) {
         const struct prefill_run *run = &o->prefill;
-        if (run->is_refused || !run->driver || run->is_abandoned) return false;
-        struct policy_passed p = {.own_s = prefill_own_seconds(run),
-                                  .share = prefill_done_share(run),
+        if (run->leader) continue; /* judged with it */
+        if (run->is_refused || !run->driver || prefill_is_abandoned(o)) return false;
+        struct policy_passed p = {.share = prefill_done_share(run),
                                   .expected_s = run->expected_s,
                                   .lost_s = run->lost_s,
-                                  .n = run->job.n,
                                   .is_on_cpu = run->driver == &prefill_mode_cpu};
+        for (const struct session *k = o; k; k = k->prefill.joined)
+            p.own_s += prefill_own_seconds(&k->prefill), p.n += k->prefill.job.n;
         if (!policy_may_pass(&in, &p)) return false;
     }
     return true;

@@ -244,6 +244,45 @@ static void an_error_ends_one_prompt(void **st) {
         }
 }
 
+/* A prompt that needs less than what is left of those that are read together passes them, even if it is longer than
+ * each, and while one of them is cancelled. */
+static void longer_prompts_pass_several(void **st) {
+    enum { COUNT = 5, LAST = 4 };
+    static const int n[COUNT] = {60, 50, 70, 55, 90};
+    struct engine *e = open_with((struct engine_params){.threads = 1, .prefill = PREFILL_CPU, .decode = DECODE_CPU});
+    struct session *s[COUNT], *other = new_session(e);
+    struct texts alone, text;
+    read_alone(e, n, COUNT, &alone);
+    e->is_calibrated = false; /* what a prompt takes follows from the others' time by the number of tokens */
+    hold_begin(e);
+    for (int i = 0; i < COUNT; i++) s[i] = new_session(e);
+    hold_arm(NULL);
+    submit(other, 5000, 3, 2);
+    hold_wait();
+    set_times(e, true);
+    for (int i = 0; i < LAST; i++) submit(s[i], 10 * i, n[i], N);
+    hold_arm(s[0]);
+    sem_post(&hold.go);
+    wait_for(e, other, EVENT_DONE);
+    hold_wait(); /* in the first layer */
+    for (struct session *o = s[0]; o; o = o->prefill.joined) o->prefill.thread_s = 1;
+    session_cancel(s[1]);
+    submit(s[LAST], 10 * LAST, n[LAST], N);
+    sem_post(&hold.go);
+    assert_int_equal(wait_for(e, s[1], EVENT_DONE).reason, DONE_CANCELLED);
+    collect(e, (struct session *[]){s[0], s[2], s[3], s[LAST]}, 4, &text);
+    session_close(&s[1]);
+    static const int of[] = {0, 2, 3, LAST};
+    for (int i = 0; i < 4; i++) {
+        assert_memory_equal(text.token[i], alone.token[of[i]], sizeof *text.token);
+        const char *what = of[i] == LAST ? "passes a longer prompt" : "; 1 shorter prompt passed it";
+        if (!strstr(text.why[i], what)) fail_msg("prompt %d: not \"%s\": %s", of[i], what, text.why[i]);
+        session_close(&s[of[i]]);
+    }
+    session_close(&other);
+    engine_close(&e);
+}
+
 /* A client whose prompts are tried in vain keeps its turn, and gets no more than its turns. Two of the prompts are too
  * large for a batch. */
 static void tried_prompts_keep_their_turn(void **st) {
@@ -316,9 +355,12 @@ static void times_are_learnt(void **st) {
 int main(void) {
     file_embed(ember_files);
     test_limits_set(TEST_LIMIT_PREFILL_ROWS, 400);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(times_are_learnt),         cmocka_unit_test(waiting_prompts_are_read_together),
-        cmocka_unit_test(some_are_cancelled),       cmocka_unit_test(shorter_prompts_pass_all),
-        cmocka_unit_test(an_error_ends_one_prompt), cmocka_unit_test(tried_prompts_keep_their_turn)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(times_are_learnt),
+                                       cmocka_unit_test(waiting_prompts_are_read_together),
+                                       cmocka_unit_test(some_are_cancelled),
+                                       cmocka_unit_test(shorter_prompts_pass_all),
+                                       cmocka_unit_test(an_error_ends_one_prompt),
+                                       cmocka_unit_test(longer_prompts_pass_several),
+                                       cmocka_unit_test(tried_prompts_keep_their_turn)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
