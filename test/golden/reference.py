@@ -89,10 +89,12 @@ def in_company(model, tokens):
         got = greedy(model, tokens[:start], 9, mode)
         failed += got != want[start:]
         print(f"{'ok' if got == want[start:] else 'FAIL'} {name} {' '.join(mode)}: {got}")
-    stats = run_greedy(model, tokens[:start], 9, ["--draft", "int4", "--draft-len", "3", "--stats"]).stderr
-    accepted = re.search(r"(\d+) of (\d+) drafted tokens accepted", stats)
-    # How many are drafted depends on time. A draft without the tokens before it is refused.
-    good = bool(accepted) and 0 < int(accepted[2]) <= 1.5 * int(accepted[1])
+    for n in (9, 60, *[240] * 20):  # a thread converts the drafts' weights meanwhile: take an answer that had them for most of its time
+        stats = run_greedy(model, tokens[:start], n, ["--draft", "int4", "--draft-len", "3", "--stats"]).stderr
+        accepted = re.search(r"(\d+) of (\d+) drafted tokens accepted", stats)
+        if accepted and int(accepted[2]) > n // 2:
+            break
+    good = bool(accepted) and 0 < int(accepted[2]) <= 1.5 * int(accepted[1])  # a draft without the tokens before it is refused
     failed += not good
     print(f"{'ok' if good else 'FAIL'} {name}, drafts of experts in four bits: {accepted and accepted[0]}")
     return failed
