@@ -409,7 +409,7 @@ static int fork_run(void *arg) {
     for (size_t i = 0; i < p->n_chunks && !rc; i++) rc = map_chunk(to, from, i, f->e);
     if (!rc) kv_state_copy_all(&to->kv, &from->kv);
     if (!rc && p->exact_end) memcpy(q->tokens, p->tokens, (size_t)p->exact_end * sizeof *q->tokens);
-    if (!rc) memcpy(to->tokens, from->tokens, (size_t)from->n_kv * sizeof *to->tokens);
+    if (!rc && from->n_kv) memcpy(to->tokens, from->tokens, (size_t)from->n_kv * sizeof *to->tokens);
     if (rc) return error_set(f->e, rc, "no memory to share a KV cache of %d tokens", from->n_kv);
     q->exact_end = p->exact_end, q->token_s = p->token_s, q->no_disk = p->no_disk;
     to->n_kv = to->n_tokens = from->n_kv;
