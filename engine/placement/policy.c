@@ -219,9 +219,13 @@ bool policy_may_pass(const struct policy_pass_in *in, const struct policy_passed
     return total_s > 0 && pass_s >= 0 && pass_s < total_s * (1 - p->share) && p->lost_s + pass_s <= total_s;
 }
 
-bool policy_may_join(double group_s, double alone_s, double joined_s) {
+bool policy_may_join(int n, double group_s, double alone_s, double joined_s) {
     const double gain = 0.25; /* of its own time: less is not worth a wait of the others */
-    return joined_s <= group_s + (1 - gain) * alone_s;
+    /* how much longer first tokens may take on average than one after the other, the shorter side first: prompts of one
+     * length gain, but a short one should not wait for a long one */
+    const double wait = 1.25;
+    const double after = n * group_s + group_s + alone_s, before = alone_s + n * (alone_s + group_s);
+    return joined_s <= group_s + (1 - gain) * alone_s && (n + 1) * joined_s <= wait * fmin(after, before);
 }
 
 /* --- Decode ----------------------------------------------------------------------------------- */

@@ -85,9 +85,10 @@ struct policy_passed { /* the prefill in progress */
 };
 bool policy_may_pass(const struct policy_pass_in *in, const struct policy_passed *p);
 enum { POLICY_JOINED_TOKENS = 512 }; /* most tokens of prompts that the CPU reads together: more gain nothing */
-/* Whether a prompt is read together with others on the CPU, of seconds that the others take, that it takes alone, and
- * that all take together: if that adds clearly less than the prompt alone would take after them. */
-bool policy_may_join(double group_s, double alone_s, double joined_s);
+/* Whether a prompt is read together with n others on the CPU, of seconds that the others take together, that it takes
+ * alone, and that all take together: if that adds clearly less than the prompt alone would take after them, and first
+ * tokens come about as soon on average. A short prompt is not joined to a long one, but passes it. */
+bool policy_may_join(int n, double group_s, double alone_s, double joined_s);
 
 enum { POLICY_EXPECTED_GROWTH = 1024 }; /* positions by which a decoding session is expected to grow */
 struct policy_decode_in {

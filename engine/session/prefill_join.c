@@ -118,7 +118,7 @@ static bool join(struct group *g, struct session *s) {
     const double alone_s = expected_seconds(eng, few, j->n, j->pos),
                  joined_s = expected_seconds(eng, few, g->rows + j->n, (g->first->prefill.job.pos + j->pos) / 2);
     if (!is_joinable(s) || few != is_few(g->first->prefill.job.n) || g->rows + j->n > POLICY_JOINED_TOKENS ||
-        g->rows + j->n > eng->prefill_work.rows || !policy_may_join(g->expected_s, alone_s, joined_s) ||
+        g->rows + j->n > eng->prefill_work.rows || !policy_may_join(g->n, g->expected_s, alone_s, joined_s) ||
         kv_commit(&s->kv, j->pos + j->n, &e))
         return false;
     j->last_logits = eng->joined_logits + (size_t)g->n * (size_t)eng->info.vocab;

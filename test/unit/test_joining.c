@@ -348,8 +348,13 @@ static void times_are_learnt(void **st) {
     assert_float_equal(read_times_expect(&t, 80, linear, &per), 0.3, 1e-9); /* hoped again */
     read_times_add(&t, 512, 1);
     read_times_add(&t, 1, 1);
-    assert_true(policy_may_join(1, 1, 1.75));
-    assert_false(policy_may_join(1, 1, 1.76));
+    assert_true(policy_may_join(1, 1, 1, 1.75));
+    assert_false(policy_may_join(1, 1, 1, 1.76));
+    assert_true(policy_may_join(7, 2.1, 1, 2.4)); /* the eighth of one length */
+    /* a short prompt and a long one, either first: 1.2 s on average one after the other */
+    assert_false(policy_may_join(1, 2, 0.2, 2.05));
+    assert_false(policy_may_join(1, 0.2, 2, 2.05));
+    assert_true(policy_may_join(1, 2, 1.5, 2.6));
 }
 
 int main(void) {
