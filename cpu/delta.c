@@ -96,6 +96,18 @@ static void set_factors(const struct delta *j, struct delta_row *r, int i, int h
     r->beta = (o->doubles_beta ? 2 : 1) * sigmoid(o->b[gate]);
 }
 
+/* Copies `rows` rows of n floats. */
+static void copy_block(float *to, int ldt, const float *from, int ldf, int rows, int n) {
+    for (int i = 0; i < rows; i++)
+        memcpy(to + (size_t)i * (size_t)ldt, from + (size_t)i * (size_t)ldf, (size_t)n * sizeof *to);
+}
+
+/* Rows of inputs are pages apart, where the CPU's own prefetching ends. */
+enum { ROWS_AHEAD = 2, LINE_FLOATS = 16, PADDING = 16 };
+static void prefetch_row(const float *p, int n) {
+    for (int i = 0; i < n; i += LINE_FLOATS) __builtin_prefetch(p + i);
+}
+
 static void delta_task(void *arg, int task, int thread) {
     const struct delta *j = arg;
     const struct op_delta *o = j->o;
@@ -107,9 +119,20 @@ static void delta_task(void *arg, int task, int thread) {
     size_t value = (size_t)h * (size_t)o->v_dim + (size_t)c;
     const float *from = o->before ? o->before + state : NULL;
     const bool by_channel = o->rule == DELTA_CHANNELS, seen = o->rule == DELTA_GATED || by_channel;
-    float decays[DELTA_MAX_K_DIM];
-    for (int i = 0; i < o->n && !cpu_exec_is_cancelled(j->x); i++, from = o->after + state) {
+    float decays[DELTA_MAX_K_DIM], packed[DELTA_MAX_K_DIM * (DELTA_COLUMNS + PADDING)] __attribute__((aligned(64)));
+    /* Rows of a state are a power of two apart and share few sets of the cache, so that a block would not stay in it.
+     */
+    const bool packs = o->n > 1;
+    float *to = packs ? packed : o->after + state;
+    const int ld = packs ? DELTA_COLUMNS + PADDING : o->v_dim;
+    if (packs && from) copy_block(packed, ld, from, o->v_dim, o->k_dim, n), from = packed;
+    for (int i = 0; i < o->n && !cpu_exec_is_cancelled(j->x); i++, from = to) {
         size_t row = (size_t)i * (size_t)o->ldx;
+        if (i + ROWS_AHEAD < o->n) {
+            const size_t next = row + ROWS_AHEAD * (size_t)o->ldx;
+            prefetch_row(o->q + next + key, o->k_dim), prefetch_row(o->k + next + key, o->k_dim);
+            prefetch_row(o->v + next + value, n);
+        }
         struct delta_row r = {.q = o->q + row + key,
                               .k = o->k + row + key,
                               .qs = 1,
@@ -119,9 +142,9 @@ static void delta_task(void *arg, int task, int thread) {
                               .ignores_seen = !seen};
         set_factors(j, &r, i, h);
         if (by_channel) channel_decays(o, i, h, decays), r.decays = decays;
-        j->x->k.delta(o->out + (size_t)i * (size_t)o->ldo + value, o->after + state, from, o->v_dim, &r,
-                      o->v + row + value, o->k_dim, n);
+        j->x->k.delta(o->out + (size_t)i * (size_t)o->ldo + value, to, from, ld, &r, o->v + row + value, o->k_dim, n);
     }
+    if (packs && !cpu_exec_is_cancelled(j->x)) copy_block(o->after + state, o->v_dim, packed, ld, o->k_dim, n);
 }
 
 int cpu_delta(struct exec *base, const struct op_delta *o) {

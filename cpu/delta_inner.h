@@ -25,38 +25,57 @@ static CONV_FN(conv) {
 /* D vectors of columns; last: elements of the last vector, 0: all. Two partial sums per column, of even and odd rows,
  * shorten the dependency chain. */
 INLINE V delta_load(const float *p, int last) { return last ? vloadm(p, last) : vload(p); }
+/* Adds row i of the state, weighted by the key, to what has been seen. */
+INLINE void delta_see(V *u, const float *from, const struct delta_row *r, int i, int last, const int D,
+                      const bool by_row) {
+    const V k = vset1(by_row ? r->k[i] * r->decays[i] : r->k[i]);
+    EACH (int c = 0; c < D; c++) u[c] = vfma(k, delta_load(from + c * LANES, c == D - 1 ? last : 0), u[c]);
+}
+/* Updates row i of the state, and adds it, weighted by the query, to the sum. */
+INLINE void delta_update(V *u, float *to, const float *from, const V *d, V decay, const struct delta_row *r, int i,
+                         int last, const int D, const bool by_row) {
+    const V k = vset1(r->k[i]), q = vset1(r->q[i]);
+    if (by_row) decay = vset1(r->decays[i]);
+    EACH (int c = 0; c < D; c++) {
+        const int part = c == D - 1 ? last : 0;
+        V s = vmul(k, d[c]);
+        if (from) s = vfma(decay, delta_load(from + c * LANES, part), s);
+        if (part) vstorem(to + c * LANES, s, part);
+        else vstore(to + c * LANES, s);
+        u[c] = vfma(q, s, u[c]);
+    }
+}
 INLINE void delta_columns(float *o, float *to, const float *from, int ld, const struct delta_row *r, const float *v,
                           int k_dim, int last, const int D, const bool by_row) {
     V u[2][4], d[4];
+    const size_t step = (size_t)ld;
+    const int pairs = k_dim / 2 * 2;
     EACH (int c = 0; c < D; c++) u[0][c] = u[1][c] = vzero();
-    for (int i = 0; from && !r->ignores_seen && i < k_dim; i++) {
-        V k = vset1(by_row ? r->k[i] * r->decays[i] : r->k[i]);
-        EACH (int c = 0; c < D; c++) {
-            V s = delta_load(from + (size_t)i * (size_t)ld + c * LANES, c == D - 1 ? last : 0);
-            if (i % 2) u[1][c] = vfma(k, s, u[1][c]);
-            else u[0][c] = vfma(k, s, u[0][c]);
+    if (from && !r->ignores_seen) {
+        for (int i = 0; i < pairs; i += 2) {
+            delta_see(u[0], from + (size_t)i * step, r, i, last, D, by_row);
+            delta_see(u[1], from + (size_t)i * step + step, r, i + 1, last, D, by_row);
         }
+        if (pairs < k_dim) delta_see(u[0], from + (size_t)pairs * step, r, pairs, last, D, by_row);
     }
     EACH (int c = 0; c < D; c++) {
         V seen = vmul(vset1(r->decay * r->ks), vadd(u[0][c], u[1][c]));
         d[c] = vmul(vset1(r->beta * r->ks), vsub(delta_load(v + c * LANES, c == D - 1 ? last : 0), seen));
         u[0][c] = u[1][c] = vzero();
     }
-    V decay = vset1(r->decay);
-    for (int i = 0; i < k_dim; i++) {
-        V k = vset1(r->k[i]), q = vset1(r->q[i]);
-        if (by_row) decay = vset1(r->decays[i]);
-        EACH (int c = 0; c < D; c++) {
-            const size_t at = (size_t)i * (size_t)ld + (size_t)(c * LANES);
-            const int part = c == D - 1 ? last : 0;
-            V s = vmul(k, d[c]);
-            if (from) s = vfma(decay, delta_load(from + at, part), s);
-            if (part) vstorem(to + at, s, part);
-            else vstore(to + at, s);
-            if (i % 2) u[1][c] = vfma(q, s, u[1][c]);
-            else u[0][c] = vfma(q, s, u[0][c]);
+    const V decay = vset1(r->decay);
+    if (from) {
+        for (int i = 0; i < pairs; i += 2) {
+            const size_t at = (size_t)i * step;
+            delta_update(u[0], to + at, from + at, d, decay, r, i, last, D, by_row);
+            delta_update(u[1], to + at + step, from + at + step, d, decay, r, i + 1, last, D, by_row);
         }
-    }
+        if (pairs < k_dim)
+            delta_update(u[0], to + (size_t)pairs * step, from + (size_t)pairs * step, d, decay, r, pairs, last, D,
+                         by_row);
+    } else
+        for (int i = 0; i < k_dim; i++)
+            delta_update(u[i % 2], to + (size_t)i * step, NULL, d, decay, r, i, last, D, by_row);
     EACH (int c = 0; c < D; c++) {
         V sum = vmul(vset1(r->qs), vadd(u[0][c], u[1][c]));
         if (r->skip != 0) sum = vfma(vset1(r->skip), delta_load(v + c * LANES, c == D - 1 ? last : 0), sum);
