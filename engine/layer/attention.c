@@ -10,6 +10,12 @@ struct span attention_sub_span(const struct span *s, int from, int n) {
     return p;
 }
 
+int attention_together(const struct span *spans, int n_spans, int *n) {
+    int end = 1;
+    for (*n = spans->n; end < n_spans && *n + spans[end].n <= BATCH_INVARIANT_ROWS; end++) *n += spans[end].n;
+    return end;
+}
+
 struct kv_plane attention_plane(struct kv_plane p, int row) {
     size_t width = (size_t)p.heads * (size_t)p.dim;
     assert(!p.blocks || !row);

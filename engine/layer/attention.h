@@ -49,6 +49,9 @@ extern const struct attention_kind attention_gqa, attention_mla, attention_dsa, 
 
 /* rows [from, from + n) of a span */
 struct span attention_sub_span(const struct span *s, int from, int n);
+/* How many of the spans, the first one on, have at most BATCH_INVARIANT_ROWS rows together, *n, so that these go
+ * through a matrix at once with the bits that each has alone; at least 1. */
+int attention_together(const struct span *spans, int n_spans, int *n);
 /* the plane starting at `row` */
 struct kv_plane attention_plane(struct kv_plane p, int row);
 /* where the operation reads addresses; NULL: from the call */

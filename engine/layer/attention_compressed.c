@@ -411,11 +411,11 @@ static int attend_entries(struct exec *x, const struct config *c, int layer, str
                                                .ldo2 = o.ldo});
 }
 
-/* Attends in w->fused, then projects each group of heads to w->att (o_a). */
-static int compressed_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
-                             const struct span *s, struct key_range keys) {
-    const int dim = c->head_dim, heads = c->n_heads, qd = heads * dim, ratio = ratio_of(c, layer);
-    const int low = c->o_groups * c->o_lora; /* width of the projected groups */
+/* Attends for a span in w->fused. */
+static int attend_span(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
+                       const struct span *s) {
+    const int dim = c->head_dim, heads = c->n_heads, qd = heads * dim, ratio = ratio_of(c, layer),
+              low = c->o_groups * c->o_lora;
     const size_t row = (size_t)s->row;
     const struct op_attention window = {.out = w->fused + row * (size_t)qd,
                                         .q = w->q + row * (size_t)qd,
@@ -436,11 +436,16 @@ static int compressed_attend(struct exec *x, const struct config *c, const struc
                                         .v_at = attention_address(s, layer, TOKENS)};
     TRY(x->ops->attention(x, &window));
     if (ratio && (s->pos + s->n) / ratio) TRY(attend_entries(x, c, layer, w, s, &window, qd > low ? qd : low));
-    TRY(rotate_heads(x, c, layer, w, s->row, window.out, s->n, heads, dim, true));
-    return x->ops->linear(x, &(struct op_linear){.y = w->att + row * (size_t)low,
-                                                 .x = window.out,
+    return rotate_heads(x, c, layer, w, s->row, window.out, s->n, heads, dim, true);
+}
+/* Projects each group of heads of n rows from w->fused to w->att (o_a). */
+static int project_groups(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int row,
+                          int n) {
+    const int qd = c->n_heads * c->head_dim, low = c->o_groups * c->o_lora; /* low: width of the projected groups */
+    return x->ops->linear(x, &(struct op_linear){.y = w->att + (size_t)row * (size_t)low,
+                                                 .x = w->fused + (size_t)row * (size_t)qd,
                                                  .w = mat_rows(y->o_a, 0, c->o_lora),
-                                                 .n = s->n,
+                                                 .n = n,
                                                  .ldx = qd,
                                                  .ldy = low,
                                                  .wide = config_needs_wide_activations(c),
@@ -449,6 +454,20 @@ static int compressed_attend(struct exec *x, const struct config *c, const struc
                                                  .batch_x = qd / c->o_groups,
                                                  .batch_y = c->o_lora});
 }
+static int compressed_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
+                             const struct span *s, struct key_range keys) {
+    TRY(attend_span(x, c, y, layer, w, s));
+    return project_groups(x, c, y, w, s->row, s->n);
+}
+static int compressed_attend_spans(struct exec *x, const struct config *c, const struct layer *y, int layer,
+                                   struct work *w, const struct span *spans, int n_spans) {
+    for (int i = 0; i < n_spans; i++) TRY(attend_span(x, c, y, layer, w, &spans[i]));
+    for (int i = 0, k, n; i < n_spans; i += k) {
+        k = attention_together(spans + i, n_spans - i, &n);
+        TRY(project_groups(x, c, y, w, spans[i].row, n));
+    }
+    return 0;
+}
 
 const struct attention_kind attention_compressed = {.name = "compressed",
                                                     .needs_all_keys = true,
@@ -456,4 +475,5 @@ const struct attention_kind attention_compressed = {.name = "compressed",
                                                     .cache_planes = compressed_cache_planes,
                                                     .store_kv = compressed_store_kv,
                                                     .make_queries = compressed_make_queries,
-                                                    .attend = compressed_attend};
+                                                    .attend = compressed_attend,
+                                                    .attend_spans = compressed_attend_spans};

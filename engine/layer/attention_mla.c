@@ -314,10 +314,9 @@ static int attend_together(struct exec *x, const struct config *c, const struct 
 }
 static int mla_attend_spans(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
                             const struct span *spans, int n_spans) {
-    for (int i = 0, end; i < n_spans; i = end) {
-        int n = spans[i].n;
-        for (end = i + 1; end < n_spans && n + spans[end].n <= BATCH_INVARIANT_ROWS; end++) n += spans[end].n;
-        if (end > i + 1) TRY(attend_together(x, c, y, layer, w, spans + i, end - i, n));
+    for (int i = 0, k, n; i < n_spans; i += k) {
+        k = attention_together(spans + i, n_spans - i, &n);
+        if (k > 1) TRY(attend_together(x, c, y, layer, w, spans + i, k, n));
         else
             TRY(mla_attend(x, c, y, layer, w, &spans[i],
                            (struct key_range){.n = spans[i].pos + spans[i].n, .piece = PIECE_ALL}));

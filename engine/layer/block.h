@@ -39,8 +39,8 @@ int block_kv(struct exec *x, const struct config *c, const struct layer *y, int 
 int block_query(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n);
 int block_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
                  const struct span *s, struct key_range keys);
-/* Attends as block_attend() does for each of the spans, over all their keys. Absorbed MLA reads its matrices once for
- * up to BATCH_INVARIANT_ROWS rows of several spans. */
+/* Attends as block_attend() does for each of the spans, over all their keys. Matrices of absorbed MLA and of groups of
+ * heads (DeepSeek-V4) are read once for up to BATCH_INVARIANT_ROWS rows of several spans. */
 int block_attend_spans(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
                        const struct span *spans, int n_spans);
 int block_output(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n);
