@@ -4,7 +4,6 @@
 #include "base/mem.h"
 #include "engine/exec/cpu_layer.h"
 #include "engine/exec/throughput/paged_internal.h"
-#include "engine/layer/expert_io.h"
 #include "engine/layer/work_open.h"
 #include "engine/model/rope.h"
 
