@@ -12,6 +12,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/test_limits.h"
+#include "engine/layer/block.h"
 #include "engine/layer/kv_planes.h"
 #include "engine/session/engine_state.h"
 #include "engine/session/engine_tasks.h"
@@ -314,6 +315,38 @@ static void cleared_faults(const char *dir, const struct answer *want, int n) {
     }
     CHECK(named > 0 && !unnamed, "%s: %d warnings name the device, %d do not", dir, named, unnamed);
 }
+/* After a short prompt a longer one needs more memory for its expanded keys. Where that fails, what was given back for
+ * it is not given back again, which the device would report. The last allocations fail, each in one run. */
+static void failed_growth(const char *dir) {
+    enum { SHORT = 3, LONG = 4, LAST = 4, MOST = 256 };
+    static struct answer want[PROMPTS], got[PROMPTS];
+    struct engine *eng = open_engine(dir, "none", DECODE_CPU, 1, DT_F32);
+    const bool grows = block_grown_bytes(&eng->weights.config, lengths[LONG]);
+    int failed = 0, grown = 0, at = MOST;
+    run(eng, SHORT, 2, 0, 0, want);
+    engine_close(&eng);
+    if (!grows) return;
+    test_limits_set(TEST_LIMIT_PAGED_START, 26);
+    announces = false; /* batches have room for the longer one */
+    for (; at > 0 && failed < LAST; at--) {
+        char gpus[96];
+        snprintf(gpus, sizeof gpus, "emu:1,cpu=scalar,mem=64M,fail=alloc:%d", at);
+        has_paged_failed = false;
+        eng = open_engine(dir, gpus, DECODE_PAGED, 1, DT_F32);
+        run(eng, SHORT, 1, 0, 0, got);
+        grown += !has_paged_failed;
+        run(eng, LONG, 1, 0, 0, got);
+        same(dir, gpus, want + SHORT, got + SHORT, 2);
+        failed += has_paged_failed, grown -= !has_paged_failed;
+        CHECK(at < MOST || !failed, "%s: more allocations than %d", dir, MOST);
+        CHECK(!gpu_n_cleared(eng->machine.gpus->gpu[0]), "%s: the device failed, too", gpus);
+        engine_close(&eng);
+    }
+    CHECK(failed == LAST && grown == 2, "%s: %d allocations failed, %d of them for the longer prompt", dir, failed,
+          grown);
+    test_limits_set(TEST_LIMIT_PAGED_START, 0);
+    announces = true;
+}
 /* The device dies at its n-th command, for many n. */
 static void faults(const char *dir) {
     static struct answer want[PROMPTS], got[PROMPTS];
@@ -323,6 +356,7 @@ static void faults(const char *dir) {
     engine_close(&eng);
     log_set(count_warnings, NULL, LOG_WARN);
     cleared_faults(dir, want, FEW);
+    failed_growth(dir);
     int paged = 0, left = 0, kept = 0, at = 0;
     for (int kind = 0; kind < 2; kind++)
         for (long n = 1; n < 40000; n = n + 1 + n / 4) {

@@ -473,6 +473,7 @@ change("paged-start-keys", "the start of a prompt in a throughput batch attends 
 change("paged-start-states", "states after the start of a prompt stay on the device", "gpu_paged_text", (PAGED, "if (!p->m->cpu_queue) paged_store_states(", "if (0) paged_store_states("))
 change("paged-start-mark", "the state near the end of a prompt is that of its end", "gpu_paged_text", ("engine/exec/throughput/paged_rows.c", "step->mark_row * bytes, states + bytes, bytes)", "step->mark_row * bytes, states, bytes)"))
 change("paged-start-results", "results of attention on the device are taken from the CPU's rows", "gpu_paged_text", (PAGED_DEVICE, "if (paged_attends_on_device(p->c, layer, t)) w.att = result_rows(d, unit, t);", ""))
+change("paged-start-grown", "a throughput batch keeps memory for expanded keys that was given back before its attention failed", "gpu_paged_faults", (PAGED_DEVICE, "    work_keep_grown(&d->work, w); /* after a failure, too: what was there before may be free */\n    TRY(rc);\n", "    TRY(rc);\n    work_keep_grown(&d->work, w);\n"))
 change("search-start", "the search has the CPU attend for all of a prompt", "unit_search", (SEARCH, "if (start >= SEARCH_START_ROWS) {", "if (false) {"))
 change("search-long-passes", "prompts are read in short passes", "unit_search", (SEARCH, "    read_more(in, out);\n", ""))
 change("paged-states", "the parts of a prompt in one throughput batch all begin from the same state", "gpu_paged_text", (PAGED, "i && spans_of_one(s - 1, s) ?", "false ?"))

@@ -87,9 +87,10 @@ static int attend_start(struct paged_device *d, int layer, int unit, const struc
                            .n = t->n,
                            .state_step = {.from_row = -1, .to_row = LAST, .mark = of->mark, .mark_row = MARK}};
     w->att = result_rows(d, unit, t);
-    TRY(block_attend(exec_of(d), p->c, &d->w.views[layer], layer, w, &s,
-                     (struct key_range){.n = t->n, .piece = PIECE_ALL}));
-    work_keep_grown(&d->work, w);
+    const int rc = block_attend(exec_of(d), p->c, &d->w.views[layer], layer, w, &s,
+                                (struct key_range){.n = t->n, .piece = PIECE_ALL});
+    work_keep_grown(&d->work, w); /* after a failure, too: what was there before may be free */
+    TRY(rc);
     return bytes ? gpu_copy(d->main, states, d->states, bytes, GPU_D2H) : 0;
 }
 
