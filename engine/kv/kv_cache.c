@@ -229,38 +229,39 @@ static int take_state_row(struct kv *kv, unsigned in_use) {
         if (!(in_use & state_bit(i)) && !kv->state[i].is_kept) return kv->state[i].pos = -1, i;
     return evict_kept_state(kv, in_use);
 }
-static void take_step_rows(struct kv *kv, struct kv_state_step *step, int to_row) {
+/* Sets the rows of a step whose from_row, in_use and reserved are set. to_row: -1, or one to write to again. */
+static void take_step_rows(struct kv *kv, struct kv_state_step *step, int to_row, int n, int mark) {
+    step->mark = mark < n ? mark : 0, step->keeps_end = mark > 0 && mark == n, step->mark_row = -1;
     step->in_use |= state_bit(step->from_row);
     step->to_row = to_row < 0 ? take_state_row(kv, step->in_use) : to_row;
     step->in_use |= state_bit(step->to_row);
     if (step->mark) step->mark_row = take_state_row(kv, step->in_use);
     step->in_use |= state_bit(step->mark_row);
+    if (step->keeps_end) step->reserved |= state_bit(step->to_row);
 }
 
 struct kv_state_step kv_state_begin(struct kv *kv, int pos, int n, int mark) {
-    if (!kv->has_states) return (struct kv_state_step){.from_row = -1, .to_row = -1, .mark_row = -1, .first_row = -1};
+    struct kv_state_step step = {.from_row = -1, .to_row = -1, .mark_row = -1};
+    if (!kv->has_states) return step;
     kv_rewind(kv, pos);
-    struct kv_state_step step = {
-        .from_row = pos ? kv_state_find(kv, pos) : -1, .mark = mark < n ? mark : 0, .mark_row = -1};
-    step.first_row = step.from_row;
-    take_step_rows(kv, &step, -1);
+    if (pos) step.from_row = kv_state_find(kv, pos);
+    step.reserved = state_bit(step.from_row);
+    take_step_rows(kv, &step, -1, n, mark);
     return step;
 }
-/* Two rows in turn, besides the first one's. */
+/* Two rows in turn, besides the first one's and one that is kept. */
 struct kv_state_step kv_state_continue(struct kv *kv, const struct kv_state_step *before, int n, int mark) {
     if (!kv->has_states) return *before;
-    struct kv_state_step step = {.from_row = before->to_row,
-                                 .mark = mark < n ? mark : 0,
-                                 .mark_row = -1,
-                                 .first_row = before->first_row,
-                                 .in_use = before->in_use};
-    take_step_rows(kv, &step, before->from_row == before->first_row ? -1 : before->from_row);
+    struct kv_state_step step = {.from_row = before->to_row, .in_use = before->in_use, .reserved = before->reserved};
+    const bool is_free = before->from_row >= 0 && !(before->reserved & state_bit(before->from_row));
+    take_step_rows(kv, &step, is_free ? before->from_row : -1, n, mark);
     return step;
 }
 
 void kv_state_commit(struct kv *kv, const struct kv_state_step *step, int pos, int n) {
     if (!kv->has_states) return;
     kv->state[step->to_row].pos = pos + n;
+    if (step->keeps_end) kv->state[step->to_row].is_kept = true;
     if (step->mark) kv->state[step->mark_row].pos = pos + step->mark, kv->state[step->mark_row].is_kept = true;
 }
 

@@ -66,15 +66,15 @@ struct kv {
  * without states. The state after the first `mark` tokens goes to mark_row; mark 0: not saved. */
 struct kv_state_step {
     int from_row, to_row, mark, mark_row;
-    int first_row;   /* from_row of the first of the steps that it continues */
-    unsigned in_use; /* bit r: these steps use row r */
+    bool keeps_end;            /* the mark is at its end: the state in to_row is kept */
+    unsigned in_use, reserved; /* bit r: this step and those that it continues use row r; need what it has afterwards */
 };
 /* Latest position <= pos from which processing can resume. */
 int kv_resume_pos(const struct kv *kv, int pos);
 /* Invalidates tokens from pos. */
 void kv_rewind(struct kv *kv, int pos);
 /* Begins a step over n tokens at pos, where kv_resume_pos(pos) == pos; drops later states. mark: number of tokens after
- * which a state is saved, 0: none. */
+ * which a state is saved, 0 or more than n: none. */
 struct kv_state_step kv_state_begin(struct kv *kv, int pos, int n, int mark);
 /* Begins a step over the n tokens after another one that is not committed yet, in the same batch: layer by layer the
  * tokens of `before` go first. The state from which the first of such steps began stays. Commit them in order. */

@@ -69,41 +69,46 @@ static void states_are_kept_where_one_goes_back_to(void **st) {
     kv_close(&kv);
 }
 
-/* Steps of one batch, each of which continues the one before: with `keep` other kept states and a mark in one of them
- * they use two rows in turn, so that what the first began from is there until the last is committed, and after a
- * failure. */
+/* Steps of one batch, each of which continues the one before: with `keep` other kept states and a mark in one of them,
+ * or at its end, they use two rows in turn, so that what the first began from is there until the last is committed, and
+ * after a failure. */
 static void steps_of_a_batch_follow_each_other(void **st) {
-    enum { STEPS = 5 };
+    enum { STEPS = 5, N = 10, MARK = 7, CASES = 2 * 2 * (STEPS + 1) * KV_STATES };
     struct config c = model(true);
-    for (int keep = 0; keep < KV_STATES; keep++)
-        for (int marked = -1; marked < STEPS; marked++)
-            for (int is_first = 0; is_first < 2; is_first++) {
-                struct kv kv;
-                struct kv_state_step s[STEPS];
-                open_kv(&kv, &c);
-                for (int i = 1; i <= keep; i++) move(&kv, 100 * (i - 1), 100, 0), kv_state_keep(&kv, 100 * i);
-                const int base = is_first ? 0 : 1000;
-                if (!is_first) move(&kv, 100 * keep, 1000 - 100 * keep, 0);
-                const int from = is_first ? -1 : kv_state_find(&kv, base);
-                s[0] = kv_state_begin(&kv, base, 10, marked == 0 ? 7 : 0);
-                for (int i = 1; i < STEPS; i++) s[i] = kv_state_continue(&kv, &s[i - 1], 10, marked == i ? 7 : 0);
-                assert_int_equal(s[0].from_row, from);
-                for (int i = 0; i < STEPS; i++) {
-                    assert_true(!i || s[i].from_row == s[i - 1].to_row);
-                    assert_true(s[i].to_row >= 0 && s[i].to_row != from && s[i].to_row != s[i].from_row);
-                    assert_true(i < 2 || s[i].to_row == s[i - 2].to_row);
-                    assert_int_equal(s[i].mark, marked == i ? 7 : 0);
-                    if (!s[i].mark) continue;
-                    assert_true(s[i].mark_row >= 0 && s[i].mark_row != from);
-                    for (int k = 0; k < STEPS; k++) assert_true(s[i].mark_row != s[k].to_row);
-                }
-                assert_int_equal(kv_resume_pos(&kv, 4000), base);
-                for (int i = 0; i < STEPS; i++) kv_state_commit(&kv, &s[i], base + 10 * i, 10);
-                assert_int_equal(kv_resume_pos(&kv, 4000), base + 10 * STEPS);
-                assert_int_equal(kv_state_find(&kv, base + 10 * STEPS), s[STEPS - 1].to_row);
-                if (marked >= 0) assert_true(kv_resume_pos(&kv, base + 10 * marked + 7) == base + 10 * marked + 7);
-                kv_close(&kv);
-            }
+    for (int k = 0; k < CASES; k++) {
+        const bool is_first = k % 2;
+        const int mark = k / 2 % 2 ? MARK : N, marked = k / 4 % (STEPS + 1) - 1, keep = k / 4 / (STEPS + 1);
+        const int base = is_first ? 0 : 1000;
+        struct kv kv;
+        struct kv_state_step s[STEPS];
+        open_kv(&kv, &c);
+        for (int i = 1; i <= keep; i++) move(&kv, 100 * (i - 1), 100, 0), kv_state_keep(&kv, 100 * i);
+        if (!is_first) move(&kv, 100 * keep, 1000 - 100 * keep, 0);
+        const int from = is_first ? -1 : kv_state_find(&kv, base);
+        s[0] = kv_state_begin(&kv, base, N, marked == 0 ? mark : 0);
+        for (int i = 1; i < STEPS; i++) s[i] = kv_state_continue(&kv, &s[i - 1], N, marked == i ? mark : 0);
+        assert_int_equal(s[0].from_row, from);
+        unsigned rows = 0;
+        for (int i = 0; i < STEPS; i++) {
+            assert_true(!i || s[i].from_row == s[i - 1].to_row);
+            assert_true(s[i].to_row >= 0 && s[i].to_row != from && s[i].to_row != s[i].from_row);
+            rows |= 1u << s[i].to_row;
+            assert_int_equal(s[i].mark, marked == i && mark < N ? MARK : 0);
+            for (int l = 0; l < STEPS && s[i].mark; l++) assert_true(s[i].mark_row != s[l].to_row);
+            assert_true(!s[i].mark || (s[i].mark_row >= 0 && s[i].mark_row != from));
+        }
+        const bool keeps_row = marked >= 0 && marked < STEPS - 2 && mark == N; /* later ones take another */
+        assert_int_equal(__builtin_popcount(rows), 2 + keeps_row);
+        assert_int_equal(kv_resume_pos(&kv, 4000), base);
+        for (int i = 0; i < STEPS; i++) kv_state_commit(&kv, &s[i], base + N * i, N);
+        assert_int_equal(kv_resume_pos(&kv, 4000), base + N * STEPS);
+        assert_int_equal(kv_state_find(&kv, base + N * STEPS), s[STEPS - 1].to_row);
+        if (marked >= 0) {
+            const int at = base + N * marked + mark;
+            assert_true(kv_resume_pos(&kv, at) == at && kv.state[kv_state_find(&kv, at)].is_kept);
+        }
+        kv_close(&kv);
+    }
 }
 
 static void old_states_give_way(void **st) {

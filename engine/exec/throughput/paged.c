@@ -165,12 +165,8 @@ static bool spans_of_one(const struct paged_span *a, const struct paged_span *b)
     return a->kv == b->kv && a->pos + a->n == b->pos;
 }
 
-/* Number of the span's tokens after which a state is kept, if less than all of them or all. */
+/* Number of the span's tokens after which a state is kept; more than it has: not in this one. */
 static int mark_of(const struct paged_span *s) { return kv_state_mark(s->pos, s->total - s->pos); }
-static void commit_state(const struct paged_span *s, const struct kv_state_step *step) {
-    kv_state_commit(s->kv, step, s->pos, s->n);
-    if (mark_of(s) == s->n) kv_state_keep(s->kv, s->pos + s->n);
-}
 
 /* Lays out rows in the order of spans. */
 static int lay_out_rows(struct paged *p, struct error *e) {
@@ -263,7 +259,7 @@ int paged_run(struct paged *p, const struct paged_span *spans, int n_spans, cons
     p->base_value = paged_end_value(p);
     if (!rc && any_device_failed(p, e)) rc = e->code; /* e.g. an upload that another stream dropped */
     if (!rc && !p->m->cpu_queue) rc = exec_check_finite(*p->cpu_work.first_bad, e);
-    for (int i = 0; i < n_spans && !rc; i++) commit_state(&spans[i], &p->steps[i]);
+    for (int i = 0; i < n_spans && !rc; i++) kv_state_commit(spans[i].kv, &p->steps[i], spans[i].pos, spans[i].n);
     if (!rc) rc = compute_logits(p, e);
     if (!rc && p->m->cpu_queue) { /* order what follows after the device's clock */
         rc = gpu_timeline_signal(last_device(p)->projected, ++p->base_value, last_device(p)->main);
