@@ -84,9 +84,7 @@ int block_attention(struct exec *x, const struct config *c, const struct layer *
                     const struct span *spans, int n_spans, int n) {
     TRY(block_kv(x, c, y, layer, w, spans, n_spans, n));
     TRY(block_query(x, c, y, layer, w, n));
-    const bool is_recorded = n_spans && spans->addresses; /* a graph serves spans of any sessions */
-    if (!is_recorded) TRY(block_attend_spans(x, c, y, layer, w, spans, n_spans));
-    for (int i = 0; i < n_spans && is_recorded; i++)
+    for (int i = 0; i < n_spans; i++)
         TRY(block_attend(x, c, y, layer, w, &spans[i],
                          (struct key_range){.n = spans[i].pos + spans[i].n, .piece = PIECE_ALL}));
     if (y->o.rows) op_show(x, layer, "attention", w->att, n, mat_x_cols(&y->o));

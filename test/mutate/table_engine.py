@@ -263,7 +263,6 @@ change("paged-ahead", "the next layer's pages are uploaded only when that layer 
 change("paged-ffn-kept", "dense FFNs stay on the device beside their pages", "e2e_plan", (PAGES, "if (!w->is_dense || !is_of_dense_ffn(&out[i], view))", "if (true)"))
 change("paged-latent-rows", "all sessions of a group attend with the queries of the first", "gpu_paged_text", (MLA, "&spans[i], spans[i].row - row,", "&spans[i], 0,"))
 change("paged-latents-apart", "the CPU reads the matrices of latents for each session of a throughput batch", "e2e_plan", ("engine/layer/attention.c", "*n + spans[end].n <= BATCH_INVARIANT_ROWS; end++)", "*n + spans[end].n <= 1; end++)"))
-change("attention-together", "rows of several sessions go through a matrix of attention together, however many they are", "unit_joining", ("engine/layer/attention.c", "*n + spans[end].n <= BATCH_INVARIANT_ROWS; end++)", "*n + spans[end].n <= 4096; end++)"))
 change("groups-first", "groups of heads of several sessions are projected from the first one's rows", "gpu_paged_text", ("engine/layer/attention_compressed.c", "TRY(project_groups(x, c, y, w, spans[i].row, n));", "TRY(project_groups(x, c, y, w, spans[0].row, n));"))
 change("search-absorbing", "the search leaves out the products of queries with matrices of latents", "unit_search", (SEARCH, "absorbed += k * cost_time(in->cost, domain,", "absorbed += 0 * cost_time(in->cost, domain,"))
 change("search-expanding", "the search lets long prompts attend to latents only", "unit_search", (SEARCH, "r->alone <= BATCH_INVARIANT_ROWS || q", "true || q"))
